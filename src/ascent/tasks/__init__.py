@@ -1,0 +1,1 @@
+"""What is asked of the policy: tasks, loaders for public formats, the built-in tasks."""
