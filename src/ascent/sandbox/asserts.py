@@ -175,7 +175,7 @@ def _literal(node: ast.expr) -> Any:
 
 def _arithmetic(node: ast.BinOp) -> Any:
     left, right = _literal(node.left), _literal(node.right)
-    if type(left) not in (int, float) or type(right) not in (int, float):
+    if type(left) not in (int, float, complex) or type(right) not in (int, float, complex):
         raise _NotSimpleError
     try:
         if isinstance(node.op, ast.Add):

@@ -7,12 +7,12 @@ carried before it forks again, so that a program can't find another's answers in
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import _socket
 import gc
 import os
 import signal
 import sys
-import time
 
 from ascent.sandbox.inside import child, confine, scratch, tester, wire
 from ascent.sandbox.inside.watch import Sink, Watched, watch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
+_ALL_SEALS = 0xF  # no more seals, no shrinking, growing or writing
 _CHANNEL, _SOCKET = 3, 4  # descriptors in a child, after the standard three
 
 
@@ -141,7 +142,6 @@ class _Slot:
             os._exit(0)
 
     def _run(self, job: Mapping[str, Any], payload: bytearray, fds: list[int]) -> None:
-        started = time.monotonic()
         sinks = {
             "channel": Sink(
                 job["channel_bytes"], frames=job["answers"] if job["kind"] == "function" else None
@@ -155,7 +155,6 @@ class _Slot:
             ending = watch(children, sinks, job, self._sock, self._walls, self._scratch)
         finally:
             runner.close()
-        ending["wall"] = time.monotonic() - started
         if job["kind"] == "compile" and ending["code"] == 0:
             ending["error"] = scratch.take_file(self._scratch, "program", job["target"], job["binary_bytes"])
         for name, sink in sinks.items():
@@ -215,11 +214,12 @@ class _Runner:
         if not size:
             return self._slot._null
         start = self._job["source_bytes"]
-        fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
+        fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._mine.append(fd)
         view = memoryview(self._payload)[start : start + size]
         while view:
             view = view[os.write(fd, view) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _ALL_SEALS)
         reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._mine.append(reader)
         return reader

@@ -2,11 +2,13 @@
 only, so that nothing that a program returns can bring behaviour along.
 
     list ["l", ...]  tuple ["t", ...]  set ["s", ...]  frozenset ["f", ...]  dict ["d", key, value, ...]
-    bytes ["b", hex]  large int ["i", hex]  complex ["c", re, im]  anything else: what `other` makes of it
+    bytes ["b", hex]  large int ["i", hex]  complex ["c", re, im]  builtin type ["y", name]
+    anything else: what `other` makes of it
 """
 
 from __future__ import annotations
 
+import builtins
 import json
 
 TYPE_CHECKING = False
@@ -80,6 +82,8 @@ def _tagged(value: Any, other: Callable[[Any], list[Any]]) -> Any:
         return ["b", value.hex()]
     if kind is complex:
         return ["c", value.real, value.imag]
+    if kind is type and getattr(builtins, value.__name__, None) is value:
+        return ["y", value.__name__]
     return _subclass(value, kind, other)
 
 
@@ -147,6 +151,8 @@ def _plain(node: Any, handle: Callable[[Any], Any] | None) -> Any:
         return bytes.fromhex(rest[0])
     if tag == "c":
         return complex(rest[0], rest[1])
+    if tag == "y" and type(getattr(builtins, str(rest[0]), None)) is type:
+        return getattr(builtins, rest[0])
     if tag == "o":
         return Opaque(str(rest[0])[:80], rest[1] is True)
     if tag == "h" and handle is not None:

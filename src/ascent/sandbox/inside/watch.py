@@ -13,7 +13,7 @@ from ascent.sandbox.inside import confine, scratch, wire
 from ascent.sandbox.inside.child import FRAME
 
 _TICK = 0.05
-_RECYCLE = 1 << 20
+_PATIENCE = 10  # times the wall limit, however busy the machine is
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,6 +98,7 @@ class Watched:
         self.status: int | None = None
         self.cpu = 0.0
         self.peak_bytes = 0
+        self._waited = 0.0
 
     def cpu_now(self) -> float:
         """CPU seconds so far, of all its threads."""
@@ -107,6 +108,13 @@ class Watched:
         """How many it has."""
         with open(f"/proc/{self.pid}/stat", "rb") as file:
             return int(file.read().rsplit(b")", 1)[1].split()[17])
+
+    def waited(self) -> float:
+        """Seconds that it was ready to run and had to wait for a processor, up to now."""
+        if self.status is None:
+            with contextlib.suppress(OSError), open(f"/proc/{self.pid}/schedstat", "rb") as file:
+                self._waited = int(file.read().split()[1]) / 1e9
+        return self._waited
 
     def kill(self) -> None:
         """It and its process group."""
@@ -151,6 +159,7 @@ def watch(
         "code": exit_code if exit_code >= 0 else None,
         "signal": -exit_code if exit_code < 0 else None,
         "reason": reason,
+        "wall": state.fair_seconds(),
         "killed": killed,
         "cpu": sum(one.cpu for one in children),
         "peak_bytes": max(one.peak_bytes for one in children),
@@ -171,6 +180,7 @@ class _Watch:
         self._children, self._sinks, self._job = children, sinks, job
         self._walls, self._scratch = walls, scratch_path
         self._started = time.monotonic()
+        self._test_began = self._waited_before = 0.0
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN | select.POLLHUP)
         self._control = control.fileno()
@@ -200,7 +210,7 @@ class _Watch:
 
     def _wait_ms(self) -> int:
         left = self._started + self._job["wall"] - time.monotonic()
-        return max(1, int(1000 * min(_TICK, left) + 0.999))
+        return max(10, int(1000 * min(_TICK, left) + 0.999))
 
     def _read(self, fd: int) -> None:
         try:
@@ -224,15 +234,14 @@ class _Watch:
 
     def _limit_reached(self) -> str | None:
         job, now = self._job, time.monotonic()
-        if now - self._started >= job["wall"]:
+        if now - self._started >= job["wall"] and self.fair_seconds() >= job["wall"]:
             return "wall"
         if now - self._started < _TICK and not job["per_test"]:
             return None
         if any(one.cpu_now() >= job["cpu"] for one in self._children):
             return "cpu"
         if job["per_test"]:
-            since = max(sink.answered_at for sink in self._sinks.values()) or None
-            if since is not None and now - since >= job["per_test"]:
+            if self._test_seconds(now) >= job["per_test"]:
                 return "test"
         if self._walls.active["limits"]:
             if not self._walls.counts_threads and self._too_many_threads():
@@ -240,6 +249,22 @@ class _Watch:
             if not self._walls.active["namespaces"] and scratch.too_large(self._scratch, job["scratch"]):
                 return "scratch"
         return None
+
+    def _test_seconds(self, now: float) -> float:
+        """Fair time since the last answer; 0 before the program is loaded."""
+        answered_at = max(sink.answered_at for sink in self._sinks.values())
+        waited = sum(one.waited() for one in self._children)
+        if answered_at != self._test_began:
+            self._test_began, self._waited_before = answered_at, waited
+        return now - answered_at - (waited - self._waited_before) if answered_at else 0.0
+
+    def fair_seconds(self) -> float:
+        """Time since the start, without the time that children had to wait for a processor: a program isn't judged slow
+        because its machine is busy."""
+        passed = time.monotonic() - self._started
+        if passed >= _PATIENCE * self._job["wall"]:
+            return passed
+        return passed - sum(one.waited() for one in self._children)
 
     def _too_many_threads(self) -> bool:
         return any(one.status is None and one.threads() > self._job["processes"] for one in self._children)
