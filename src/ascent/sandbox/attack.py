@@ -1,4 +1,5 @@
-"""Runs the hostile programs against a sandbox and looks for what they got: a pass, a secret, a file, a process, a connection."""
+"""Runs the hostile programs against a sandbox and looks for what they got: a pass, a secret, a file, a
+process, a connection."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from ascent.sandbox.pool import Sandbox
 from ascent.sandbox.types import AssertTest, FunctionTest, Limits, Program, StdioTest, Test, Verdict
 
 # Small, so that programs which use everything up end soon.
+COMPILE = Limits(wall_seconds=20.0, cpu_seconds=3.0, memory_bytes=1 << 30, file_bytes=64 << 20, processes=64)
 LIMITS = Limits(wall_seconds=1.5, cpu_seconds=0.5, memory_bytes=400 << 20)
 _CHECK = """
 def check(candidate):
@@ -62,7 +64,10 @@ class Arena:
         self.target.mkdir()
         self.target.chmod(0o777)
         self.connections: list[str] = []
-        self._listeners = [self._listen(socket.AF_INET, ("127.0.0.1", 0)), self._listen(socket.AF_UNIX, self._unix)]
+        self._listeners = [
+            self._listen(socket.AF_INET, ("127.0.0.1", 0)),
+            self._listen(socket.AF_UNIX, self._unix),
+        ]
         self.victim = self._start_victim()
         self.reset()
 
@@ -116,7 +121,12 @@ class Arena:
         """The source with this arena's places in it."""
         port = self._listeners[0].getsockname()[1]
         return Template(source).safe_substitute(
-            SECRET=self.secret, TOKEN=self.token, TARGET=self.target, PORT=port, UNIX=self._unix, VICTIM=self.victim.pid
+            SECRET=self.secret,
+            TOKEN=self.token,
+            TARGET=self.target,
+            PORT=port,
+            UNIX=self._unix,
+            VICTIM=self.victim.pid,
         )
 
     def traces(self) -> Iterator[str]:
@@ -166,7 +176,8 @@ def tests_for(attack: Attack, wanted: int) -> list[Test]:
 def run_attacks(
     sandbox: Sandbox, programs: Sequence[Attack], tell: Callable[[AttackResult], None] = lambda result: None
 ) -> list[AttackResult]:
-    """Run them one after another; `sandbox` must have one slot, so that each is followed by an honest program on the same."""
+    """Run them one after another; `sandbox` must have one slot, so that each is followed by an honest
+    program on the same."""
     results = []
     with arena() as ground:
         for attack in programs:
@@ -189,7 +200,9 @@ def _run_attack(sandbox: Sandbox, ground: Arena, attack: Attack) -> AttackResult
         breaches.append("brought its slot down")
     elif (left := len(processes_below(os.getpid())) - before) > 0:
         breaches.append(f"left {left} processes behind")
-    honest = sandbox.submit(Program("def solve(n): return n + 1"), [FunctionTest("solve", (1,), 2)], LIMITS).result()
+    honest = sandbox.submit(
+        Program("def solve(n): return n + 1"), [FunctionTest("solve", (1,), 2)], LIMITS
+    ).result()
     if not honest.all_passed:
         breaches.append(f"made the next program fail ({honest.error or honest.infrastructure_error})")
     return AttackResult(attack, replace(verdict, output=verdict.output[:200]), tuple(breaches))

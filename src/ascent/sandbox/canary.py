@@ -6,6 +6,7 @@ import os
 import tempfile
 from typing import Any
 
+from ascent.sandbox.compiling import CompileCache
 from ascent.sandbox.judge import Judge, make_plan
 from ascent.sandbox.slot import Slot
 from ascent.sandbox.types import FunctionTest, Level, Limits, Outcome, Program
@@ -66,7 +67,9 @@ def _probe(slot: Slot, level: Level, secret: str) -> list[str]:
         attempts.append(("read a file of somebody else", "reads", (secret,)))
     program = Program(_SOURCE)
     tests = [FunctionTest(function, args, "denied") for _, function, args in attempts]
-    verdict = Judge(slot, level, program, make_plan(program, tests, False), Limits()).verdict()
+    verdict = Judge(
+        slot, level, program, make_plan(program, tests, False), Limits(), CompileCache("")
+    ).verdict()
     return [
         f"{what} ({verdict.error})"
         for (what, _, _), outcome in zip(attempts, verdict.outcomes, strict=True)

@@ -6,15 +6,17 @@ an outcome.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ascent.sandbox.asserts import Call, decompose
+from ascent.sandbox.compilers import find_toolchain
+from ascent.sandbox.compiling import CompileCache, check_program, compile_program
 from ascent.sandbox.errors import InvalidTestError, SlotError
 from ascent.sandbox.inside.values import encode, refuse
+from ascent.sandbox.jobs import explain, make_job
 from ascent.sandbox.slot import Comparison, Ending, Slot
 from ascent.sandbox.types import (
     AssertTest,
@@ -29,6 +31,7 @@ from ascent.sandbox.types import (
 )
 
 _STATUS_BYTES = 65536
+_NOTHING_SPECIAL: Mapping[str, Any] = {}
 _EXCERPT = 2000
 _TESTER_COULD_NOT_BEGIN = 70 << 8  # a wait status, see `inside/supervisor.py`
 
@@ -53,7 +56,7 @@ def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -
     for place, test in enumerate(tests):
         if program.language != "python" and not isinstance(test, StdioTest):
             raise InvalidTestError(
-                f"test {place}: a {program.language} program takes stdio tests only, not {test.kind}"
+                f"test {place}: a {program.language} program takes stdio tests, not {test.kind}"
             )
         if isinstance(test, FunctionTest):
             calls.append((place, (_call(place, test),)))
@@ -66,8 +69,8 @@ def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -
         elif test.in_process:
             if not allow_in_process:
                 raise InvalidTestError(
-                    f"test {place} asks to run in the program's own process, where a program can forge its outcome; "
-                    "allow it with Sandbox(allow_in_process=True) or write it without in_process"
+                    f"test {place} asks to run in the program's own process, where it can be forged; allow it "
+                    "with Sandbox(allow_in_process=True) or write it without in_process"
                 )
             in_process.append((place, test))
         else:
@@ -101,10 +104,13 @@ def _decomposed(place: int, test: AssertTest) -> list[Call] | None:
 
 
 class Judge:
-    """Judges one program. `level` and `slot` are those that will run it."""
+    """Judges one program. `level` and `slot` are those that will run it, `cache` holds compiled programs."""
 
-    def __init__(self, slot: Slot, level: Level, program: Program, plan: Plan, limits: Limits) -> None:
+    def __init__(
+        self, slot: Slot, level: Level, program: Program, plan: Plan, limits: Limits, cache: CompileCache
+    ) -> None:
         self._slot, self._level, self._program, self._plan, self._limits = slot, level, program, plan, limits
+        self._cache = cache
         self._source = program.source.encode("utf-8", "surrogatepass")
         self._outcomes = [Outcome.NOT_RUN] * plan.count
         self._started = time.monotonic()
@@ -117,15 +123,14 @@ class Judge:
     def verdict(self) -> Verdict:
         """Run everything. Raises SlotError when the sandbox, not the program, is at fault."""
         if self._program.language != "python":
-            raise SlotError("not built yet")
-        if not self._plan.count:
+            self._run_compiled()
+        elif not self._plan.count:
             self._compile_only()
-        self._run_calls()
-        self._run_asserts()
-        self._run_in_process()
-        for place, test in self._plan.stdio:
-            if not self._over:
-                self._run_stdio(place, test)
+        else:
+            self._run_calls()
+            self._run_asserts()
+            self._run_in_process()
+            self._run_all_stdio()
         return Verdict(
             compiled=bool(self._compiled),
             outcomes=tuple(self._outcomes),
@@ -139,24 +144,8 @@ class Judge:
     # Running
 
     def _job(self, kind: str, answers: int, stdin: bytes = b"") -> dict[str, Any]:
-        limits = self._limits
-        return {
-            "kind": kind,
-            "profile": "run",
-            "answers": answers,
-            "source_bytes": len(self._source),
-            "stdin_bytes": len(stdin),
-            "wall": max(0.01, self._wall_left),
-            "cpu": max(0.01, self._cpu_left),
-            "per_test": limits.per_test_seconds,
-            "memory": limits.memory_bytes,
-            "file": limits.file_bytes,
-            "files": limits.open_files,
-            "processes": limits.processes,
-            "scratch": limits.scratch_bytes,
-            "output_bytes": limits.output_bytes,
-            "channel_bytes": 4 * limits.output_bytes + _STATUS_BYTES,
-        }
+        job = make_job(kind, self._limits, self._wall_left, self._cpu_left)
+        return {**job, "answers": answers, "source_bytes": len(self._source), "stdin_bytes": len(stdin)}
 
     def _run(self, job: dict[str, Any], *parts: bytes, test_code: str | None = None) -> Ending:
         ending = self._slot.run(job, [self._source, *parts], test_code)
@@ -243,12 +232,36 @@ class Judge:
         self._note_start(comparison, ending)
         self._settle(places, comparison, ending, min(ending.answered, len(places)))
 
-    def _run_stdio(self, place: int, test: StdioTest) -> None:
+    def _run_compiled(self) -> None:
+        """Compile, then run what came out. Compiling isn't counted against the program's limits."""
+        toolchain = find_toolchain(self._program.language)
+        if not self._plan.count:
+            self._compiled, self._error = check_program(
+                self._slot, toolchain, self._source, self._cache.limits
+            )
+            return
+        with self._cache.entry(toolchain, self._source) as entry:
+            compile_program(self._slot, toolchain, self._source, entry, self._cache.limits)
+            self._compiled, self._error = entry.error is None, entry.error
+            if entry.error is not None:
+                self._outcomes = [Outcome.ERROR] * self._plan.count
+                return
+            self._source = b""
+            self._run_all_stdio(
+                {"kind": "execute", "profile": "execute", "command": ["program"], "executables": [entry.path]}
+            )
+
+    def _run_all_stdio(self, special: Mapping[str, Any] = _NOTHING_SPECIAL) -> None:
+        for place, test in self._plan.stdio:
+            if not self._over:
+                self._run_stdio(place, test, special)
+
+    def _run_stdio(self, place: int, test: StdioTest, special: Mapping[str, Any]) -> None:
         stdin = test.stdin.encode("utf-8", "surrogatepass")
         wall = self._wall_left
         if self._limits.per_test_seconds is not None:
             wall = min(wall, self._limits.per_test_seconds)
-        job = {**self._job("stdio", 0, stdin), "wall": max(0.01, wall), "per_test": None}
+        job = {**self._job("stdio", 0, stdin), "wall": max(0.01, wall), "per_test": None, **special}
         ending = self._run(job, stdin)
         self._over = min(self._wall_left, self._cpu_left) <= 0
         status = ending.channel[:_STATUS_BYTES].decode("latin-1")
@@ -301,51 +314,3 @@ def _whole_tests(sizes: Sequence[int], answered: int) -> int:
             break
         whole += 1
     return whole
-
-
-_REASONS = {
-    "output": ("failed", "the program printed more than {limits.output_bytes} bytes"),
-    "threads": ("forbidden", "more than {limits.processes} threads"),
-    "scratch": (
-        "forbidden",
-        "more than {limits.scratch_bytes} bytes or too many files in the scratch directory",
-    ),
-    "test": ("timeout", "a test took longer than {limits.per_test_seconds} s"),
-    "wall": ("timeout", "more than {limits.wall_seconds} s"),
-    "cpu": ("timeout", "more than {limits.cpu_seconds} s of CPU time"),
-}
-_SIGNALS = {
-    signal.SIGXCPU: ("timeout", "more than {limits.cpu_seconds} s of CPU time"),
-    signal.SIGSYS: ("forbidden", "a forbidden system call"),
-    signal.SIGXFSZ: ("forbidden", "a file of more than {limits.file_bytes} bytes"),
-    signal.SIGKILL: ("memory", "killed by the kernel, which was out of memory"),
-}
-
-
-def explain(ending: Ending, limits: Limits) -> tuple[str, str]:
-    """The outcome of a test during which the program ended, and why in words."""
-    if ending.reason is None and ending.killed:
-        return (
-            "error",
-            "the test code ended early",
-        )  # its tester did, and the program was still waiting for calls
-    if ending.reason is not None:
-        outcome, text = _REASONS[ending.reason]
-    elif ending.signal is not None:
-        name = (
-            signal.Signals(ending.signal).name
-            if ending.signal < signal.SIGRTMIN
-            else f"signal {ending.signal}"
-        )
-        outcome, text = _SIGNALS.get(
-            signal.Signals(ending.signal), ("error", f"the program was ended by {name}")
-        )
-    else:
-        words = ending.err.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1][:300]
-        outcome, text = "error", f"the program ended with code {ending.code}{': ' if words else ''}{words}"
-        if words.startswith("MemoryError"):
-            outcome = "memory"
-        elif words.startswith("PermissionError"):
-            outcome = "forbidden"
-        return outcome, text
-    return outcome, text.format(limits=limits)

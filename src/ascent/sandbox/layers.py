@@ -21,8 +21,8 @@ _MENDS = {
     "namespaces": "run as root with CAP_SYS_ADMIN, or allow unprivileged user namespaces (sysctl "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0); a default Docker "
     "container has none",
-    "landlock": "use Linux 5.13 or newer with Landlock enabled (CONFIG_SECURITY_LANDLOCK, and landlock among lsm=...); "
-    "in a container, a runtime whose seccomp profile allows the three landlock_* calls",
+    "landlock": "use Linux 5.13 or newer with Landlock enabled (CONFIG_SECURITY_LANDLOCK, and landlock among "
+    "lsm=...); in a container, a runtime whose seccomp profile allows the three landlock_* calls",
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64",
 }
 
@@ -46,8 +46,9 @@ class LayerReport:
         notes = []
         if report["read_search"]:
             notes.append(
-                "the interpreter lies in a folder that only root may enter: programs keep the capability to read "
-                "past permissions (CAP_DAC_READ_SEARCH) behind Landlock's list; an interpreter readable by all avoids it"
+                "the interpreter lies in a folder that only root may enter: programs keep the capability to "
+                "read past permissions (CAP_DAC_READ_SEARCH), behind Landlock's list of what may be read; an "
+                "interpreter readable by all avoids that"
             )
         if report["active"]["landlock"] and report["landlock_abi"] < 6:
             notes.append(

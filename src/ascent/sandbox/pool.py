@@ -18,12 +18,14 @@ from types import TracebackType
 from typing import Self
 
 from ascent.sandbox.canary import holes
+from ascent.sandbox.compilers import find_toolchain
+from ascent.sandbox.compiling import COMPILE_LIMITS, CompileCache
 from ascent.sandbox.errors import LevelUnavailableError, SandboxClosedError, SandboxError, SlotError
 from ascent.sandbox.interpreter import find_interpreter
 from ascent.sandbox.judge import Judge, Plan, make_plan
 from ascent.sandbox.layers import LayerReport, mend
 from ascent.sandbox.slot import Slot, SlotConfig
-from ascent.sandbox.types import LEVELS, Level, Limits, Outcome, Program, Test, Verdict
+from ascent.sandbox.types import LEVELS, Language, Level, Limits, Outcome, Program, Test, Verdict
 
 _ATTEMPTS = 2
 _LEFT_OUT: dict[Level, frozenset[str]] = {
@@ -108,9 +110,11 @@ class _Work:
 class _SlotThread(threading.Thread):
     """Owns one slot: starts it, feeds it, replaces it."""
 
-    def __init__(self, work: _Work, config: SlotConfig, base: str, uid: int | None, number: int) -> None:
+    def __init__(
+        self, work: _Work, cache: CompileCache, config: SlotConfig, base: str, uid: int | None, number: int
+    ) -> None:
         super().__init__(name=f"sandbox-slot-{number}", daemon=True)
-        self._work = work
+        self._work, self._cache = work, cache
         self.slot = Slot(config, base, uid)
         self.level: Level = "none"
         self.started: Future[LayerReport] = Future()
@@ -135,7 +139,9 @@ class _SlotThread(threading.Thread):
         started, restarts, failure = time.monotonic(), 0, ""
         for _ in range(_ATTEMPTS):
             try:
-                verdict = Judge(self.slot, self.level, job.program, job.plan, job.limits).verdict()
+                verdict = Judge(
+                    self.slot, self.level, job.program, job.plan, job.limits, self._cache
+                ).verdict()
                 break
             except SlotError as error:
                 failure = str(error)
@@ -193,6 +199,7 @@ class Sandbox:
         packages: Sequence[str] = (),
         allow_in_process: bool = False,
         nice: int = 19,
+        compile_limits: Limits = COMPILE_LIMITS,
     ) -> None:
         for name, level in (("require", require), ("at_most", at_most)):
             if level not in LEVELS:
@@ -215,16 +222,21 @@ class Sandbox:
         self._threads: list[_SlotThread] = []
         self._finalizer = weakref.finalize(self, _close, self._work, self._threads, base, os.getpid())
         try:
-            self._start(slots or max(1, (os.cpu_count() or 2) // 2), config, base, first_uid)
+            self._start(slots or max(1, (os.cpu_count() or 2) // 2), config, base, first_uid, compile_limits)
             self._check_level(require)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, slots: int, config: SlotConfig, base: str, first_uid: int | None) -> None:
+    def _start(
+        self, slots: int, config: SlotConfig, base: str, first_uid: int | None, compile_limits: Limits
+    ) -> None:
+        cache = CompileCache(os.path.join(base, "compiled"), compile_limits)
+        os.mkdir(cache.folder)
+        os.chmod(cache.folder, 0o711)
         for number in range(slots):
             uid = None if first_uid is None else first_uid + number
-            thread = _SlotThread(self._work, config, base, uid, number)
+            thread = _SlotThread(self._work, cache, config, base, uid, number)
             self._threads.append(thread)
             thread.start()
         reports = [thread.started.result() for thread in self._threads]
@@ -271,9 +283,18 @@ class Sandbox:
         """Judge a program; with no tests, only whether it is valid. Raises InvalidTestError and
         SandboxClosedError at once; the future never holds an exception of the program's making."""
         plan = make_plan(program, tests, self._allow_in_process)
+        if program.language != "python":
+            self._check_language(program.language)
         job = _Job(program, plan, limits or self.limits, Future(), time.monotonic())
         self._work.put(job)
         return job.future
+
+    def _check_language(self, language: Language) -> None:
+        if self.level == "syscall-only":
+            raise SandboxError(
+                f"{language} programs need level 'confined': a compiler can't write files without Landlock"
+            )
+        find_toolchain(language)
 
     def run_many(
         self, programs: Iterable[tuple[Program, Sequence[Test]]], limits: Limits | None = None

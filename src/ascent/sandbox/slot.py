@@ -33,14 +33,12 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """How slots are built. `without` leaves layers out; `toolchain` are paths that compilers may read and
-    execute."""
+    """How slots are built. `without` leaves layers out."""
 
     interpreter: Interpreter
     nice: int = 19
     without: frozenset[str] = frozenset()
     read_only: bool = False
-    toolchain: tuple[str, ...] = ()
     scratch_bytes: int = 64 << 20
 
     def message(self, scratch: str, uid: int | None) -> dict[str, object]:
@@ -51,7 +49,6 @@ class SlotConfig:
             "without": sorted(self.without),
             "read_only": self.read_only,
             "read": list(python.read),
-            "toolchain": list(self.toolchain),
             "interpreter": list(python.probe),
             "path": list(python.path),
             "modules": list(python.modules),

@@ -57,17 +57,15 @@ class Confinement:
             self.reasons[layer] = reason
 
     def _prepare_landlock(self, config: Mapping[str, Any]) -> None:
-        self._grants = [(path, landlock.READ) for path in config["read"]]
-        self._grants += [(path, landlock.READ_WRITE_FILE) for path in ("/dev/null", "/dev/zero")]
-        self._grants += [(path, landlock.READ) for path in ("/dev/urandom", "/dev/random")]
-        self._grants += [(self.scratch, landlock.SCRATCH)]
-        self._toolchain = [(path, landlock.READ_EXECUTE) for path in config["toolchain"]]
+        self._base_grants = [(path, landlock.READ_WRITE_FILE) for path in ("/dev/null", "/dev/zero")]
+        self._base_grants += [(path, landlock.READ) for path in ("/dev/urandom", "/dev/random")]
+        self._base_grants += [(self.scratch, landlock.SCRATCH)]
         if "landlock" in self.without:
             self._note("landlock", False, "left out on request")
             self.read_only = bool(config["read_only"])
             return
         try:
-            low = landlock.ruleset(self._grants)
+            low = landlock.ruleset([*self._base_grants, *((path, landlock.READ) for path in config["read"])])
         except OSError as error:
             self._note("landlock", False, f"the kernel refuses Landlock: {error.strerror}")
             self.read_only = True  # nothing else keeps a program from writing, so its filter must
@@ -125,9 +123,7 @@ class Confinement:
             self.uid is not None or (self.active["namespaces"] and os.getuid() != 0)
         )
 
-    def enter(
-        self, profile: str, limits: Mapping[str, Any], parent: int, executable: str | None = None
-    ) -> None:
+    def enter(self, profile: str, limits: Mapping[str, Any], parent: int) -> None:
         """In the child: put on every layer, for ever. Raises OSError."""
         if self.active["limits"]:
             self._set_limits(profile, limits)
@@ -142,7 +138,7 @@ class Confinement:
         if self.active["landlock"] or self.active["seccomp"] or "user" not in self.without:
             seccomp.no_new_privileges()
         if self.active["landlock"]:
-            self._restrict_files(profile, executable)
+            self._restrict_files(profile, limits)
             os.close(self.run_ruleset)
         if self.active["seccomp"]:
             self._filters[profile].install(os.getpid())
@@ -160,14 +156,12 @@ class Confinement:
         if self.active["seccomp"]:
             self._filters["run"].install(os.getpid())
 
-    def _restrict_files(self, profile: str, executable: str | None) -> None:
+    def _restrict_files(self, profile: str, job: Mapping[str, Any]) -> None:
         if profile == "run":
             landlock.restrict(self.run_ruleset)
-        elif profile == "compile":
-            landlock.restrict(landlock.ruleset(self._grants + self._toolchain))
-        else:
-            grants = [*self._grants, (str(executable), landlock.READ_EXECUTE)]
-            landlock.restrict(landlock.ruleset(grants))
+            return
+        grants = [*self._base_grants, *((path, landlock.READ_EXECUTE) for path in job["executables"])]
+        landlock.restrict(landlock.ruleset(grants))
 
     def _set_limits(self, profile: str, limits: Mapping[str, Any]) -> None:
         cpu = int(limits["cpu"]) + 1

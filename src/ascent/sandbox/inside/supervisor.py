@@ -6,9 +6,9 @@ carried before it forks again, so that a program can't find another's answers in
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import fcntl
-import _socket
 import gc
 import os
 import signal
@@ -155,7 +155,7 @@ class _Slot:
             ending = watch(children, sinks, job, self._sock, self._walls, self._scratch)
         finally:
             runner.close()
-        if job["kind"] == "compile" and ending["code"] == 0:
+        if job["kind"] == "compile" and job["target"] and ending["code"] == 0:
             ending["error"] = scratch.take_file(self._scratch, "program", job["target"], job["binary_bytes"])
         for name, sink in sinks.items():
             ending[name] = sink.used
@@ -245,7 +245,7 @@ class _Runner:
         os.closerange(len(fds), max(kept, len(fds)))
         os.closerange(max(kept + 1, len(fds)), 1 << 16)
         os.chdir(self._slot._scratch)
-        self._slot._walls.enter(profile, self._job, self._parent, self._job.get("binary"))
+        self._slot._walls.enter(profile, self._job, self._parent)
 
     def _candidate(self) -> None:
         job, start = self._job, self._job["source_bytes"]
@@ -254,7 +254,11 @@ class _Runner:
         self._payload[:] = bytes(len(self._payload))
         if job["kind"] in ("compile", "execute"):
             child.send_frame(_CHANNEL, b"B")
-            os.execve(job["command"][0], job["command"], self._slot._environment | job["environment"])
+            os.execve(
+                job["executables"][0] if job["kind"] == "execute" else job["command"][0],
+                job["command"],
+                self._slot._environment,
+            )
         child.prepare_interpreter()
         if job["kind"] == "function":
             child.run_functions(source, blob, _CHANNEL)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _dumps = json.dumps
 _SCALARS = frozenset({int, float, str, bool, type(None)})
 _LARGE = 1 << 63
+_BUILTIN_TYPES: dict[str, Any] = {name: kind for name, kind in vars(builtins).items() if type(kind) is type}
 _BASES: tuple[Any, ...] = (int, float, str, bytes, list, tuple, dict, set, frozenset, complex, bytearray)
 
 
@@ -82,7 +83,7 @@ def _tagged(value: Any, other: Callable[[Any], list[Any]]) -> Any:
         return ["b", value.hex()]
     if kind is complex:
         return ["c", value.real, value.imag]
-    if kind is type and getattr(builtins, value.__name__, None) is value:
+    if kind is type and value in _BUILTIN_TYPES.values():
         return ["y", value.__name__]
     return _subclass(value, kind, other)
 
@@ -125,7 +126,7 @@ def decode(text: str | bytes, handle: Callable[[Any], Any] | None = None) -> Any
         return _plain(json.loads(text), handle)
     except MalformedError:
         raise
-    except (ValueError, TypeError, IndexError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
         raise MalformedError(f"not a value: {type(error).__name__}") from error
 
 
@@ -151,8 +152,8 @@ def _plain(node: Any, handle: Callable[[Any], Any] | None) -> Any:
         return bytes.fromhex(rest[0])
     if tag == "c":
         return complex(rest[0], rest[1])
-    if tag == "y" and type(getattr(builtins, str(rest[0]), None)) is type:
-        return getattr(builtins, rest[0])
+    if tag == "y":
+        return _BUILTIN_TYPES[str(rest[0])]
     if tag == "o":
         return Opaque(str(rest[0])[:80], rest[1] is True)
     if tag == "h" and handle is not None:

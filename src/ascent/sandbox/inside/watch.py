@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import _socket
+import contextlib
 import os
 import select
 import signal
@@ -240,9 +240,8 @@ class _Watch:
             return None
         if any(one.cpu_now() >= job["cpu"] for one in self._children):
             return "cpu"
-        if job["per_test"]:
-            if self._test_seconds(now) >= job["per_test"]:
-                return "test"
+        if job["per_test"] and self._test_seconds(now) >= job["per_test"]:
+            return "test"
         if self._walls.active["limits"]:
             if not self._walls.counts_threads and self._too_many_threads():
                 return "threads"
@@ -259,8 +258,8 @@ class _Watch:
         return now - answered_at - (waited - self._waited_before) if answered_at else 0.0
 
     def fair_seconds(self) -> float:
-        """Time since the start, without the time that children had to wait for a processor: a program isn't judged slow
-        because its machine is busy."""
+        """Time since the start, without the time that children had to wait for a processor: a program isn't
+        judged slow because its machine is busy."""
         passed = time.monotonic() - self._started
         if passed >= _PATIENCE * self._job["wall"]:
             return passed
