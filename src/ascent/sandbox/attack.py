@@ -133,8 +133,9 @@ class Arena:
         """What an attack left outside."""
         if not self.secret.exists() or self._status() != self._secret_status:
             yield "changed a file of somebody else"
-        if any(self.target.iterdir()):
-            yield f"wrote outside its scratch directory ({', '.join(sorted(p.name for p in self.target.iterdir()))})"
+        written = sorted(path.name for path in self.target.iterdir())
+        if written:
+            yield f"wrote outside its scratch directory ({', '.join(written)})"
         if any(Path(place, self.token).exists() for place in ("/tmp", "/dev/shm", "/var/tmp")):
             yield "wrote into a shared folder"
         if self.connections:

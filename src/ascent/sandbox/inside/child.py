@@ -20,13 +20,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
 _exit, _write = os._exit, os.write
 
 
+def _flush() -> None:
+    """What the program printed so far, whatever it did to `sys.stdout`: its end won't be an orderly one."""
+    for stream in _streams:
+        try:
+            stream.flush()
+        except BaseException:  # noqa: BLE001 - a program may have closed or wrecked it
+            return
+
+
+_streams: list[TextIO] = []
+
+
 def send_frame(fd: int, kind: bytes, index: int = 0, text: str = "") -> None:
-    """Write one frame wholly."""
+    """Write one frame wholly, after what was printed before it."""
+    _flush()
     payload = text.encode("utf-8", "backslashreplace")
     data = memoryview(FRAME.pack(kind, index, len(payload)) + payload)
     while data:
@@ -142,6 +155,7 @@ def _finish() -> int:
         if "atexit" in sys.modules:
             sys.modules["atexit"]._run_exitfuncs()
         sys.stdout.flush()
+        sys.stderr.flush()
     except BaseException as error:  # noqa: BLE001
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
@@ -151,7 +165,7 @@ def _finish() -> int:
 def serve_calls(source: bytes, channel: int, socket_fd: int) -> NoReturn:
     """Answer calls from the tester, which runs the task's test code in another process."""
     names = _load(source, channel)
-    rpc.Server(socket_fd, names, describe).run()
+    rpc.Server(socket_fd, names, describe, _flush).run()
     _exit(0)
 
 
@@ -187,9 +201,12 @@ def prepare_interpreter() -> None:
     """Fresh standard streams over descriptors 0, 1 and 2, and the small things that `site` would have set."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
+    _streams[:] = [sys.stdout, sys.stderr]
     sys.argv[:] = ["program.py"]
     builtins.exit = _Quitter("exit")  # type: ignore[assignment]
     builtins.quit = _Quitter("quit")  # type: ignore[assignment]

@@ -35,7 +35,8 @@ def main() -> NoReturn:
     """Serve the judge on the inherited socket until it closes."""
     sock = wire.open_socket(int(sys.argv[1]))
     config, _, _ = wire.receive(sock)
-    confine.protect_slot(config["nice"])
+    confine.be_modest(config["nice"])
+    confine.protect_slot()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     confine.Confinement(config, namespaced=False, namespace_reason="").seal()
     wire.send(sock, {"ready": True})

@@ -246,10 +246,14 @@ def furnish_namespaces(scratch: str, scratch_bytes: int, uid: int | None) -> Non
     mount("tmpfs", scratch, "tmpfs", _MS_NOSUID_NODEV, options)
 
 
-def protect_slot(nice: int) -> None:
-    """In the slot itself: not readable by processes of the same user, and modest."""
-    prctl(_PR_SET_DUMPABLE, 0)
+def be_modest(nice: int) -> None:
+    """Lower this process's priority, for its children too."""
     os.nice(max(0, nice - os.nice(0)))
+
+
+def protect_slot() -> None:
+    """In the slot itself: not readable by processes of the same user."""
+    prctl(_PR_SET_DUMPABLE, 0)
 
 
 def become_subreaper() -> None:

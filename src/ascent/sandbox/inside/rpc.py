@@ -68,8 +68,14 @@ def _exactly(fd: int, size: int) -> bytes:
 class Server:
     """The program's side."""
 
-    def __init__(self, fd: int, names: dict[str, Any], describe: Callable[[BaseException], str]) -> None:
-        self._fd, self._names, self._describe = fd, names, describe
+    def __init__(
+        self,
+        fd: int,
+        names: dict[str, Any],
+        describe: Callable[[BaseException], str],
+        flush: Callable[[], None],
+    ) -> None:
+        self._fd, self._names, self._describe, self._flush = fd, names, describe, flush
         self._objects: list[Any] = []
 
     def run(self) -> None:
@@ -88,6 +94,7 @@ class Server:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is an answer
             reply = '["l", "r", ' + self._describe(error) + "]"
+        self._flush()
         send(self._fd, reply)
 
     def _perform(self, verb: str, *operands: Any) -> str:

@@ -31,8 +31,9 @@ def main() -> NoReturn:
     sock = wire.open_socket(int(sys.argv[1]))
     config, _, _ = wire.receive(sock)
     os.umask(0o077)
+    confine.be_modest(config["nice"])
     namespaced, reason = _move_into_namespaces(config, sock)
-    confine.protect_slot(config["nice"])
+    confine.protect_slot()
     signal.signal(signal.SIGTERM, _parent_died)
     for path in config["path"]:
         sys.path.append(path)
