@@ -69,8 +69,8 @@ def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -
         elif test.in_process:
             if not allow_in_process:
                 raise InvalidTestError(
-                    f"test {place} asks to run in the program's own process, where it can be forged; allow it "
-                    "with Sandbox(allow_in_process=True) or write it without in_process"
+                    f"test {place} asks to run in the program's own process, where it can be forged; "
+                    "allow it with Sandbox(allow_in_process=True) or write it without in_process"
                 )
             in_process.append((place, test))
         else:

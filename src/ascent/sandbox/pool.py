@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from ascent.sandbox.base import make_base
 from ascent.sandbox.canary import holes
 from ascent.sandbox.compilers import find_toolchain
 from ascent.sandbox.compiling import COMPILE_LIMITS, CompileCache
@@ -216,11 +216,12 @@ class Sandbox:
             scratch_bytes=self.limits.scratch_bytes,
         )
         self._work = _Work()
-        base = tempfile.mkdtemp(prefix="ascent-sandbox-")
-        os.chmod(base, 0o711)
+        base, self._lock = make_base()
         first_uid = _free_user_ids() if os.geteuid() == 0 else None
         self._threads: list[_SlotThread] = []
-        self._finalizer = weakref.finalize(self, _close, self._work, self._threads, base, os.getpid())
+        self._finalizer = weakref.finalize(
+            self, _close, self._work, self._threads, base, self._lock, os.getpid()
+        )
         try:
             self._start(slots or max(1, (os.cpu_count() or 2) // 2), config, base, first_uid, compile_limits)
             self._check_level(require)
@@ -340,7 +341,7 @@ class Sandbox:
         self.close()
 
 
-def _close(work: _Work, threads: Sequence[_SlotThread], base: str, owner: int) -> None:
+def _close(work: _Work, threads: Sequence[_SlotThread], base: str, lock: int, owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork of the process that opened the sandbox
     with work.changed:
@@ -355,6 +356,7 @@ def _close(work: _Work, threads: Sequence[_SlotThread], base: str, owner: int) -
     for thread in threads:
         thread.join()
     shutil.rmtree(base, ignore_errors=True)
+    os.close(lock)
 
 
 def _free_user_ids() -> int:

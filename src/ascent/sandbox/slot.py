@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -19,7 +20,7 @@ from ascent.sandbox.interpreter import Interpreter
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS, _PATIENCE = 15.0, 11.0  # a slot stretches the wall limit on a busy machine, tenfold at most
-_COMPARE_SECONDS = 2.0
+_COMPARE_SECONDS = 1.0
 # Our own environment never reaches a slot. A fixed hash seed makes programs that print sets judged alike in
 # every slot.
 _ENVIRONMENT = {
@@ -99,11 +100,15 @@ class _Process:
     errors: int
     report: dict[str, Any] = field(default_factory=dict)
 
-    def end(self) -> None:
+    def end(self) -> int:
+        """Its return code: minus the signal that ended it."""
         self.sock.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(0.2)  # it may be ending by itself, and how it ends says why
         self.popen.kill()
-        self.popen.wait()
+        code = self.popen.wait()
         os.close(self.errors)
+        return code
 
     def last_words(self) -> str:
         size = os.fstat(self.errors).st_size
@@ -194,20 +199,24 @@ class Slot:
     def compare(self, request: dict[str, Any], raw: bytes, count: int) -> Comparison:
         """Have the comparer judge. It dies of hostile bytes only; then every test of the request has failed.
         Raises SlotError when a new comparer can't be started."""
-        if self._comparer is None:
-            self._comparer = self._launch("comparer")
-        process = self._comparer
-        process.sock.settimeout(_COMPARE_SECONDS * 20)
-        try:
-            wire.send(process.sock, {**request, "seconds": _COMPARE_SECONDS}, raw)
-            header, _, _ = wire.receive(process.sock)
-        except wire.ClosedError:
-            process.end()
-            self._comparer = None
-            return Comparison([("failed", "the returned values can't be compared in time")] * count)
-        answers = [(outcome, error) for outcome, error in header["answers"]]
-        ended = tuple(header["ended"]) if header["ended"] else None
-        return Comparison(answers, header["compiled"], header["loaded"], ended)
+        for _ in range(2):
+            process = self._comparer = self._comparer or self._launch("comparer")
+            process.sock.settimeout(_COMPARE_SECONDS * 40)
+            try:
+                wire.send(process.sock, {**request, "seconds": _COMPARE_SECONDS}, raw)
+                header, _, _ = wire.receive(process.sock)
+                return _comparison(header)
+            except wire.ClosedError:
+                self._comparer = None
+                if process.end() == -signal.SIGVTALRM:
+                    break  # its own limit; any other end may be somebody else's doing, and is tried again
+        return Comparison([("failed", "the returned values can't be compared in time")] * count)
+
+
+def _comparison(header: dict[str, Any]) -> Comparison:
+    ended = tuple(header["ended"]) if header["ended"] else None
+    answers = [(outcome, error) for outcome, error in header["answers"]]
+    return Comparison(answers, header["compiled"], header["loaded"], ended)
 
 
 def _in_memory(text: str) -> int:
