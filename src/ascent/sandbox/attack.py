@@ -214,6 +214,8 @@ def _breaches(attack: Attack, verdict: Verdict, ground: Arena) -> Iterator[str]:
         yield f"passed {verdict.passed} tests, earned {attack.earned}"
     if ground.token in verdict.output or ground.token in (verdict.error or ""):
         yield "did or read what it must not"
+    if verdict.peak_bytes > LIMITS.memory_bytes:
+        yield f"used {verdict.peak_bytes >> 20} MiB of memory"
     if verdict.infrastructure_error is not None:
         yield f"looks like a fault of the sandbox: {verdict.infrastructure_error}"
 

@@ -118,6 +118,7 @@ class Judge:
         self._compiled: bool | None = None
         self._error: str | None = None
         self._output = ""
+        self._peak_bytes = 0
         self._over = self._stopped = False
 
     def verdict(self) -> Verdict:
@@ -139,6 +140,7 @@ class Judge:
             output=self._output,
             error=self._error,
             level=self._level,
+            peak_bytes=self._peak_bytes,
         )
 
     # Running
@@ -151,6 +153,7 @@ class Judge:
         ending = self._slot.run(job, [self._source, *parts], test_code)
         self._wall_left -= ending.wall
         self._cpu_left -= ending.cpu
+        self._peak_bytes = max(self._peak_bytes, ending.peak_bytes)
         if not ending.began and ending.reason is None:
             words = ending.err.decode("utf-8", "replace").strip()[:500]
             raise SlotError(f"a child could not begin (code {ending.code}, signal {ending.signal}): {words}")

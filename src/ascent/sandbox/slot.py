@@ -68,6 +68,7 @@ class Ending:
     signal: int | None
     reason: str | None
     cpu: float
+    peak_bytes: int
     wall: float
     began: bool
     answered: int
@@ -239,6 +240,7 @@ def _ending(header: dict[str, Any], raw: bytes) -> Ending:
         signal=header["signal"],
         reason=header["reason"],
         cpu=header["cpu"],
+        peak_bytes=header["peak_bytes"],
         wall=header["wall"],
         began=header["began"],
         answered=header["answered"],

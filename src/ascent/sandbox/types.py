@@ -120,8 +120,8 @@ class Verdict:
     `compiled` says that the source is valid in its language. `infrastructure_error` is set when the sandbox
     itself failed: such a verdict says nothing about the program and must be masked, never scored 0. `output`
     is an excerpt of what the program printed, `error` the first error in words. `seconds` is wall time in
-    the sandbox, without queueing; `cpu_seconds` what the program used. `level` is the confinement that was
-    active.
+    the sandbox, without queueing; `cpu_seconds` and `peak_bytes` (resident memory) what the program used.
+    `level` is the confinement that was active.
     """
 
     compiled: bool
@@ -132,6 +132,7 @@ class Verdict:
     error: str | None = None
     level: Level = "none"
     infrastructure_error: str | None = None
+    peak_bytes: int = 0
 
     @property
     def passed(self) -> int:
