@@ -47,6 +47,8 @@ def decide(code: list[seccomp.Instruction], arch: int, number: int, *words: int)
             accumulator = data.get(k, 0)
         elif operation == 0x05:
             at += k
+        elif operation == 0x54:
+            accumulator &= k
         else:
             holds = {0x15: accumulator == k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}[operation]
             at += if_true if holds else if_false
@@ -61,6 +63,11 @@ def decide(code: list[seccomp.Instruction], arch: int, number: int, *words: int)
         ("run", "socket", (2, 1), EPERM),
         ("run", "socketpair", (1, 1), ALLOW),
         ("run", "socketpair", (2, 1), EPERM),
+        ("run", "socketpair", (1, 0o2000001), ALLOW),
+        ("run", "socketpair", (1, 2), EPERM),
+        ("run", "openat", (0, 0, 0o1000), EACCES),
+        ("run", "openat", (0, 0, 0o1102), ALLOW),
+        ("run", "truncate", (), EPERM),
         ("run", "clone", (0x3D0F00,), ALLOW),
         ("run", "clone", (17,), EPERM),
         ("run", "clone", (0x10000 | 0x10000000,), EPERM),

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
@@ -68,6 +68,10 @@ class Arena:
             self._listen(socket.AF_INET, ("127.0.0.1", 0)),
             self._listen(socket.AF_UNIX, self._unix),
         ]
+        self._datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._datagrams.bind(str(self.root / "datagrams"))
+        os.chmod(self.root / "datagrams", 0o777)
+        self._datagrams.setblocking(False)
         self.victim = self._start_victim()
         self.reset()
 
@@ -126,6 +130,7 @@ class Arena:
             TARGET=self.target,
             PORT=port,
             UNIX=self._unix,
+            DATAGRAM=self.root / "datagrams",
             VICTIM=self.victim.pid,
         )
 
@@ -140,12 +145,15 @@ class Arena:
             yield "wrote into a shared folder"
         if self.connections:
             yield "reached a socket outside"
+        with suppress(BlockingIOError):
+            self._datagrams.recv(100)
+            yield "sent a datagram outside"
         if self.victim.poll() is not None:
             yield "killed a process outside"
 
     def close(self) -> None:
         """Take everything away again."""
-        for listener in self._listeners:
+        for listener in [*self._listeners, self._datagrams]:
             listener.close()
         self.victim.kill()
         self.victim.wait()

@@ -209,7 +209,7 @@ class Slot:
                 return _comparison(header)
             except wire.ClosedError:
                 self._comparer = None
-                if process.end() == -signal.SIGVTALRM:
+                if process.end() == -signal.SIGPROF:
                     break  # its own limit; any other end may be somebody else's doing, and is tried again
         return Comparison([("failed", "the returned values can't be compared in time")] * count)
 

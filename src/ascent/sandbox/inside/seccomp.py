@@ -26,6 +26,7 @@ _OWN_PID = -1  # stands for the process's own id until it is patched in
 
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_TRUNC = 0o1000
 _WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # WRONLY RDWR CREAT TRUNC APPEND TMPFILE
 
 _READING = """
@@ -42,7 +43,7 @@ _READING = """
     timer_settime timer_gettime timer_delete timer_getoverrun restart_syscall fadvise64 sendto recvfrom
     sendmsg recvmsg shutdown getsockopt getsockname getpeername arch_prctl statfs fstatfs close_range
 """
-_CHANGING = "truncate rename renameat renameat2 mkdir mkdirat rmdir unlink unlinkat creat"
+_CHANGING = "rename renameat renameat2 mkdir mkdirat rmdir unlink unlinkat creat"
 _COMPILING = "execve fork vfork wait4 waitid setpgid flock sendfile copy_file_range"
 
 _IOCTLS = (
@@ -92,11 +93,36 @@ def _reading_only(flags_argument: int) -> list[Instruction]:
     ]
 
 
+def _opening(flags_argument: int) -> list[Instruction]:
+    """Not to truncate what is opened for reading only: early Landlock looks at the mode alone."""
+    return [
+        (_LOAD, 0, 0, _ARGS + 8 * flags_argument),
+        (_AND, 0, 0, _TRUNC | 0o3),
+        (_JEQ, 0, 1, _TRUNC),
+        (_RET, 0, 0, EACCES),
+        (_RET, 0, 0, ALLOW),
+    ]
+
+
+def _stream_pair() -> list[Instruction]:
+    """asyncio wakes itself through Unix stream sockets. Datagram sockets could send to any address."""
+    return [
+        (_LOAD, 0, 0, _ARGS),
+        (_JEQ, 0, 3, 1),  # AF_UNIX
+        (_LOAD, 0, 0, _ARGS + 8),
+        (_AND, 0, 0, 0xF),
+        (_JEQ, 1, 0, 1),  # SOCK_STREAM
+        (_RET, 0, 0, EPERM),
+        (_RET, 0, 0, ALLOW),
+    ]
+
+
 def _rules(profile: str, writable: bool) -> dict[str, int | list[Instruction]]:
     """What happens to each system call; those not named are refused with EPERM."""
     rules: dict[str, int | list[Instruction]] = dict.fromkeys(_READING.split(), ALLOW)
     if writable:
-        rules |= dict.fromkeys([*_CHANGING.split(), "open", "openat"], ALLOW)
+        rules |= dict.fromkeys(_CHANGING.split(), ALLOW)
+        rules |= {"open": _opening(1), "openat": _opening(2)}
     else:
         rules |= {"open": _reading_only(1), "openat": _reading_only(2)}
     if profile == "compile":
@@ -110,7 +136,7 @@ def _rules(profile: str, writable: bool) -> dict[str, int | list[Instruction]]:
         "tkill": _one_of(0, (_OWN_PID,)),
         "tgkill": _one_of(0, (_OWN_PID,)),
         "prlimit64": _one_of(0, (0, _OWN_PID)),
-        "socketpair": _one_of(0, (1,)),  # AF_UNIX: asyncio wakes itself through one
+        "socketpair": _stream_pair(),
         "ioctl": _one_of(1, _IOCTLS),
         "fcntl": _one_of(1, _FCNTLS),  # not SETOWN: it sends signals
         "prctl": _one_of(0, _PRCTLS),

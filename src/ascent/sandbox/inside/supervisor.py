@@ -137,10 +137,11 @@ class _Slot:
                 job, payload, fds = wire.receive(self._sock)
                 self._run(job, payload, fds)
         except wire.ClosedError:
-            pass
-        finally:
             scratch.empty(self._scratch)
             os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - the judge reads these last words
+            sys.excepthook(type(error), error, error.__traceback__)
+            os._exit(1)
 
     def _run(self, job: Mapping[str, Any], payload: bytearray, fds: list[int]) -> None:
         sinks = {
