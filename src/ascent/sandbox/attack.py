@@ -23,7 +23,7 @@ from ascent.sandbox.types import AssertTest, FunctionTest, Limits, Program, Stdi
 
 # Small, so that programs which use everything up end soon.
 COMPILE = Limits(wall_seconds=20.0, cpu_seconds=3.0, memory_bytes=1 << 30, file_bytes=64 << 20, processes=64)
-LIMITS = Limits(wall_seconds=1.5, cpu_seconds=0.5, memory_bytes=400 << 20)
+LIMITS = Limits(wall_seconds=1.0, cpu_seconds=0.4, memory_bytes=400 << 20)
 _CHECK = """
 def check(candidate):
     wanted = {wanted!r}
@@ -169,7 +169,7 @@ def arena() -> Iterator[Arena]:
         yield one
 
 
-def tests_for(attack: Attack, wanted: int) -> list[Test]:
+def judged_by(attack: Attack, wanted: int) -> list[Test]:
     """Tests that no attack can pass without knowing `wanted`."""
     if attack.judged == "stdio":
         return [StdioTest("3\n", f"3\n{wanted}\n")]
@@ -203,7 +203,7 @@ def _run_attack(sandbox: Sandbox, ground: Arena, attack: Attack) -> AttackResult
     if attack.before:
         sandbox.submit(Program(ground.fill(attack.before)), [FunctionTest("solve", (1,), 2)], LIMITS).result()
     program = Program(ground.fill(attack.source), attack.language)
-    verdict = sandbox.submit(program, tests_for(attack, ground.wanted), LIMITS).result()
+    verdict = sandbox.submit(program, judged_by(attack, ground.wanted), LIMITS).result()
     breaches = [*ground.traces(), *_breaches(attack, verdict, ground)]
     if sandbox.stats.slot_restarts > restarts:
         breaches.append("brought its slot down")

@@ -15,7 +15,7 @@ import signal
 import sys
 
 from ascent.sandbox.inside import child, confine, scratch, tester, wire
-from ascent.sandbox.inside.watch import Sink, Watched, watch
+from ascent.sandbox.inside.watch import TESTER_ANSWERS, Sink, Watched, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ class _Runner:
             calls, answers = near.detach(), far.detach()
             self._mine += [calls, answers]
             status, null = writers["channel"], self._slot._null
-            result = self._pipe(self._sinks.setdefault("tests", Sink(1 << 20, frames=job["answers"])))
+            result = self._pipe(
+                self._sinks.setdefault("tests", Sink(1 << 20, frames=job["answers"], answers=TESTER_ANSWERS))
+            )
             candidate_fds = (stdin, writers["out"], writers["err"], status, answers)
             tester_fds = (null, null, null, result, calls, self._fds[0])
             children = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_ANSWERS = b"VRMPFTE"
+PROGRAM_ANSWERS, TESTER_ANSWERS = b"VRM", b"PFRTE"
 
 
 class Sink:
@@ -28,14 +28,16 @@ class Sink:
     With `frames`, counts the answers in the stream without looking into them.
     """
 
-    def __init__(self, size: int, strict: bool = False, frames: int | None = None) -> None:
+    def __init__(
+        self, size: int, strict: bool = False, frames: int | None = None, answers: bytes = PROGRAM_ANSWERS
+    ) -> None:
         self.fd = -1
         self.used = 0
         self.overflowed = False
         self.began = False
         self.answered = 0
         self.answered_at = 0.0
-        self._strict, self._wanted = strict, frames
+        self._strict, self._wanted, self._answers = strict, frames, answers
         self._buffer = bytearray(size)
         self._parsed = 0
 
@@ -59,7 +61,7 @@ class Sink:
                 return
             self._parsed += FRAME.size + size
             self.began = True
-            if kind in _ANSWERS or kind == b"L":
+            if kind in self._answers or kind == b"L":
                 self.answered += kind != b"L"
                 self.answered_at = time.monotonic()
 
@@ -146,7 +148,7 @@ def watch(
         reason = state.until_end()
     finally:
         killed = children[0].status is None
-        for one in children:
+        for one in reversed(children):  # a tester first, or it would report the end of its program
             one.kill()
         for one in children:
             if one.status is None:
