@@ -53,7 +53,9 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file", "Give the path of a YAML configuration, such as one in examples/.") from None
+        raise InputError(
+            f"{path}: no such file", "Give the path of a YAML configuration, such as one in examples/."
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: can't be read: {error}") from error
     try:

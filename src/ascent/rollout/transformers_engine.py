@@ -95,7 +95,11 @@ class TransformersEngine:
                 attention_mask=attention_mask_BP.to(model.device),
                 generation_config=self._generation_config(sampling),
             )
-            logps = self._score(model, ids_BT, attention_mask_BP.to(model.device), sampling) if self._with_logps else None
+            logps = (
+                self._score(model, ids_BT, attention_mask_BP.to(model.device), sampling)
+                if self._with_logps
+                else None
+            )
         now = time.monotonic()
         completions = []
         for row, (request, index, submitted_at) in enumerate(rows):

@@ -45,7 +45,10 @@ class CpuWeights:
         self._reload(model, named_tensors)
 
     def _reload(self, model: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+        from vllm.model_executor.model_loader.reload import (
+            finalize_layerwise_reload,
+            initialize_layerwise_reload,
+        )
 
         initialize_layerwise_reload(model)
         load_all(model, named_tensors)
