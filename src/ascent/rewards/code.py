@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from ascent.errors import InputError
 from ascent.rewards.extract import extract_program
+from ascent.tasks.prompts import ends_in_fence
 from ascent.sandbox.types import Limits, Program, Test, Verdict
 from ascent.types import Score, Task
 
@@ -18,9 +19,7 @@ Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL 
 class Judge(Protocol):
     """The seam of the sandbox."""
 
-    def submit(
-        self, program: Program, tests: Sequence[Test], limits: Limits | None = None
-    ) -> Future[Verdict]:
+    def submit(self, program: Program, tests: Sequence[Test], limits: Limits | None = None) -> Future[Verdict]:
         """Judge a program; the future gives its Verdict."""
         ...
 
@@ -75,20 +74,15 @@ class CodeReward:
 
     def start(self, task_id: str, completion: Completion) -> None:
         """Begin to judge a completion. Returns at once."""
-        self._verdict(*self._program(task_id, completion))
+        self._verdict(task_id, self.program(task_id, completion))
 
-    def __call__(
-        self, completions: Sequence[Completion], task_id: Sequence[str], **columns: Any
-    ) -> list[float | None]:
+    def __call__(self, completions: Sequence[Completion], task_id: Sequence[str], **columns: Any) -> list[float | None]:
         """The reward of each completion (TRL's signature); also kept, with verdicts, in `scores`."""
-        pairs = [
-            self._program(task, completion) for task, completion in zip(task_id, completions, strict=True)
-        ]
-        futures = [self._verdict(task, program) for task, program in pairs]
+        programs = [self.program(task, completion) for task, completion in zip(task_id, completions, strict=True)]
+        futures = [self._verdict(task, program) for task, program in zip(task_id, programs, strict=True)]
         judged = {id(future): future.result() for future in futures}
         self.scores = [
-            self.score(judged[id(future)], program)
-            for future, (_, program) in zip(futures, pairs, strict=True)
+            self.score(judged[id(future)], program) for future, program in zip(futures, programs, strict=True)
         ]
         self.seconds = sum(verdict.seconds for verdict in judged.values())
         self._verdicts.clear()
@@ -96,8 +90,19 @@ class CodeReward:
 
     def evaluate(self, task_id: str, completion: Completion) -> Future[Verdict]:
         """Judge a completion by all tests of its task, visible and hidden."""
-        task, program = self._tasks[task_id], self._program(task_id, completion)[1]
-        return self._submit(task, program, task.tests)
+        task = self._tasks[task_id]
+        return self._submit(task, self.program(task_id, completion), task.tests)
+
+    def program(self, task_id: str, completion: Completion) -> str:
+        """The program that a completion proposes for a task. Raises InputError for a task that it wasn't given."""
+        task = self._tasks.get(task_id)
+        if task is None:
+            raise InputError(f"the dataset names task {task_id!r}, which CodeReward was not given")
+        text = completion if isinstance(completion, str) else str(completion[-1].get("content") or "")
+        in_fence = isinstance(task.prompt, str) and ends_in_fence(task.prompt)
+        return extract_program(
+            text, language=task.language, prefix=task.prefix, entry_point=task.entry_point, in_fence=in_fence
+        )
 
     def score(self, verdict: Verdict, program: str = "") -> Score:
         """The score that a verdict earns."""
@@ -115,16 +120,6 @@ class CodeReward:
 
     def _tests(self, task: Task) -> tuple[Test, ...]:
         return {"visible": task.visible_tests, "hidden": task.hidden_tests, "both": task.tests}[self._choice]
-
-    def _program(self, task_id: str, completion: Completion) -> tuple[str, str]:
-        task = self._tasks.get(task_id)
-        if task is None:
-            raise InputError(f"the dataset names task {task_id!r}, which CodeReward was not given")
-        text = completion if isinstance(completion, str) else str(completion[-1].get("content") or "")
-        program = extract_program(
-            text, language=task.language, prefix=task.prefix, entry_point=task.entry_point
-        )
-        return task_id, program
 
     def _verdict(self, task_id: str, program: str) -> Future[Verdict]:
         key = (task_id, program)

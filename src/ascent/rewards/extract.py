@@ -7,9 +7,7 @@ import re
 import textwrap
 
 _FENCE = re.compile(r"^[ \t]*(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*$", re.MULTILINE)
-_CODE_START = re.compile(
-    r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)"
-)
+_CODE_START = re.compile(r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)")
 _ALIASES = {
     "python": ("python", "py", "python3", "py3"),
     "c": ("c",),
@@ -19,15 +17,22 @@ _ALIASES = {
 
 
 def extract_program(
-    completion: str, *, language: str = "python", prefix: str = "", entry_point: str | None = None
+    completion: str,
+    *,
+    language: str = "python",
+    prefix: str = "",
+    entry_point: str | None = None,
+    in_fence: bool = False,
 ) -> str:
     """The source that a completion proposes; "" when there is none.
 
     With `prefix` (a function's head that the prompt ended with) the completion continues it, unless it brings a whole
     program of its own in a fence. Of several fenced blocks the last one that defines `entry_point` is taken, else the
     last one in the task's language, else the last one that names no language: models explain first and answer last.
-    An unclosed fence runs to the end of the text.
+    An unclosed fence runs to the end of the text. With `in_fence` the prompt has opened the fence already.
     """
+    if in_fence:
+        completion = f"```{language}\n{completion}"
     blocks = _fenced(completion)
     if blocks:
         code = _choose(blocks, language, entry_point)
@@ -64,10 +69,7 @@ def _choose(blocks: list[tuple[str, str]], language: str, entry_point: str | Non
 
 
 def _defines(code: str, entry_point: str | None) -> bool:
-    return (
-        entry_point is not None
-        and re.search(rf"\b(def|class)\s+{re.escape(entry_point)}\b", code) is not None
-    )
+    return entry_point is not None and re.search(rf"\b(def|class)\s+{re.escape(entry_point)}\b", code) is not None
 
 
 def _as_body(code: str) -> str:
@@ -78,15 +80,9 @@ def _as_body(code: str) -> str:
 
 def _first_block(completion: str) -> str:
     """The part of a continuation that belongs to the function: up to the first line at column 0 that isn't code."""
-    kept = []
+    kept: list[str] = []
     for line in completion.split("\n"):
-        if (
-            kept
-            and line.strip()
-            and not line[0].isspace()
-            and not _CODE_START.match(line)
-            and line[0] not in "#)]}"
-        ):
+        if kept and line.strip() and not line[0].isspace() and not _CODE_START.match(line) and line[0] not in "#)]}":
             break
         kept.append(line)
     return "\n".join(kept).rstrip() + "\n"

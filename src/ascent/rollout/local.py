@@ -87,17 +87,13 @@ class LocalEngine:
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See RolloutEngine."""
         if self._pending:
-            raise WeightSyncError(
-                f"{len(self._pending)} completions are still being sampled with the old weights"
-            )
+            raise WeightSyncError(f"{len(self._pending)} completions are still being sampled with the old weights")
         import torch
 
         with torch.no_grad():
             self._weights.load(self.model, named_tensors)
         if self._engine.reset_prefix_cache() is False:
-            raise WeightSyncError(
-                "vLLM kept its prefix cache, which holds keys and values of the old weights"
-            )
+            raise WeightSyncError("vLLM kept its prefix cache, which holds keys and values of the old weights")
         self._version = version
 
     @property
@@ -124,9 +120,7 @@ class LocalEngine:
             index=pending.index,
             prompt_ids=pending.request.prompt_ids,
             token_ids=token_ids,
-            logps=tuple(
-                at[token].logprob for at, token in zip(sample.logprobs or (), token_ids, strict=True)
-            ),
+            logps=tuple(at[token].logprob for at, token in zip(sample.logprobs or (), token_ids, strict=True)),
             finish_reason=cast(FinishReason, sample.finish_reason),
             weight_version=self._version,
             submitted_at=pending.submitted_at,

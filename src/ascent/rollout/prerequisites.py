@@ -16,9 +16,7 @@ def check_cpu_engine() -> None:
     compiler = os.environ.get("CXX")
     if not any(shutil.which(name) for name in ((compiler,) if compiler else _COMPILERS)):
         wanted = f"CXX={compiler}" if compiler else "g++ or clang++"
-        missing.append(
-            f"a C++ compiler ({wanted} was not found; vLLM compiles its sampler even in eager mode)"
-        )
+        missing.append(f"a C++ compiler ({wanted} was not found; vLLM compiles its sampler even in eager mode)")
     if shutil.which("lscpu") is None:
         missing.append("the command lscpu (vLLM reads the processor's layout from it)")
     if missing:

@@ -96,9 +96,7 @@ class TransformersEngine:
                 generation_config=self._generation_config(sampling),
             )
             logps = (
-                self._score(model, ids_BT, attention_mask_BP.to(model.device), sampling)
-                if self._with_logps
-                else None
+                self._score(model, ids_BT, attention_mask_BP.to(model.device), sampling) if self._with_logps else None
             )
         now = time.monotonic()
         completions = []

@@ -68,13 +68,9 @@ class Sandbox:
 
     def __init__(self, slots: int | None = None, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
-        self._pool = ThreadPoolExecutor(
-            slots or max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="sandbox"
-        )
+        self._pool = ThreadPoolExecutor(slots or max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="sandbox")
 
-    def submit(
-        self, program: Program, tests: Sequence[Test], limits: Limits | None = None
-    ) -> Future[Verdict]:
+    def submit(self, program: Program, tests: Sequence[Test], limits: Limits | None = None) -> Future[Verdict]:
         """Judge a program; the future gives its Verdict."""
         return self._pool.submit(_judge, program, tuple(tests), limits or self._limits)
 
@@ -133,9 +129,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="ascent-") as folder:
         work = os.path.join(folder, "work.json")
         with open(work, "w", encoding="utf-8") as file:
-            json.dump(
-                {"source": source, "stdin": stdin, "tests": [_plain(t) for t in tests if stdin is None]}, file
-            )
+            json.dump({"source": source, "stdin": stdin, "tests": [_plain(t) for t in tests if stdin is None]}, file)
         reading, writing = os.pipe()
         with open(os.path.join(folder, "out"), "w+b") as out, open(reading, encoding="utf-8") as channel:
             process = subprocess.Popen(

@@ -56,9 +56,7 @@ def _tests(code: str, entry_point: str) -> tuple[AssertTest, ...]:
         return (AssertTest(code=f"{code.strip()}\n\ncheck({entry_point})"),)
     argument = checks[-1].args.args[0].arg
     setup = "\n".join(ast.unparse(node) for node in module.body if not _is_noise(node) and node not in checks)
-    return tuple(
-        AssertTest(code=f"{argument} = {entry_point}\n{ast.unparse(node)}", setup=setup) for node in asserts
-    )
+    return tuple(AssertTest(code=f"{argument} = {entry_point}\n{ast.unparse(node)}", setup=setup) for node in asserts)
 
 
 def _plain_asserts(check: ast.FunctionDef) -> list[ast.Assert]:

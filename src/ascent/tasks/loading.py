@@ -73,9 +73,7 @@ def load_tasks(source: str | Path, *, visible: int = 1) -> LoadedTasks:
     line_of: dict[str, int] = {}
     for line, row in _rows(path):
         try:
-            task = task_from_any_row(
-                _parse_line(row) if isinstance(row, bytes) else row, _collection(path), visible
-            )
+            task = task_from_any_row(_parse_line(row) if isinstance(row, bytes) else row, _collection(path), visible)
         except (RowError, RecursionError) as error:
             reason = str(error) if isinstance(error, RowError) else "the row is nested too deeply"
             rejected.append(RejectedRow(name, line, reason))
@@ -102,9 +100,7 @@ def _check_file(path: Path) -> None:
             "Data sets of a hub are not downloaded: save them to a file first.",
         )
     if not path.name.lower().endswith(_SUFFIXES):
-        raise InputError(
-            f"can't tell the format of {path}", f"The name must end with {', '.join(_SUFFIXES)}."
-        )
+        raise InputError(f"can't tell the format of {path}", f"The name must end with {', '.join(_SUFFIXES)}.")
 
 
 def _collection(path: Path) -> str:
@@ -140,9 +136,7 @@ def _decode(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RowError(
-            f"not UTF-8 text: byte {data[error.start]:#04x} at position {error.start + 1}"
-        ) from None
+        raise RowError(f"not UTF-8 text: byte {data[error.start]:#04x} at position {error.start + 1}") from None
 
 
 def _parse_line(line: bytes) -> Any:

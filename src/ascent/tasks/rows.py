@@ -21,9 +21,7 @@ def reject_constant(name: str) -> Any:
     Raises:
         RowError: always.
     """
-    raise RowError(
-        f'{name} is no JSON; write {{"$float": "nan"}}, {{"$float": "inf"}} or {{"$float": "-inf"}}'
-    )
+    raise RowError(f'{name} is no JSON; write {{"$float": "nan"}}, {{"$float": "inf"}} or {{"$float": "-inf"}}')
 
 
 def parse_json(text: str, what: str) -> Any:

@@ -10,9 +10,7 @@ from ascent.errors import InputError
 from ascent.types import Task
 
 
-def split_tasks(
-    tasks: Sequence[Task], held_out: float, seed: int
-) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+def split_tasks(tasks: Sequence[Task], held_out: float, seed: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
     """(train, held-out), both in the order of `tasks`.
 
     Args:
@@ -38,9 +36,7 @@ def split_tasks(
             chosen = (chosen | {by_place[0]}) - ({by_place[-1]} if len(chosen) == len(by_place) else set())
     train = tuple(task for task in tasks if task.id not in chosen)
     if not train:
-        raise InputError(
-            "the only task is held out, none is left to train on", "Add tasks, or set held_out to 0."
-        )
+        raise InputError("the only task is held out, none is left to train on", "Add tasks, or set held_out to 0.")
     return train, tuple(task for task in tasks if task.id in chosen)
 
 
