@@ -1,4 +1,4 @@
-"""What a process needs before it imports torch, transformers or vLLM. Standard library only."""
+"""What a process needs before it imports torch, transformers or vLLM. Imports nothing heavy until asked."""
 
 from __future__ import annotations
 
@@ -29,4 +29,13 @@ def set_up_process(*, debug: bool = False) -> None:
         return
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    logging.getLogger("torch").setLevel(logging.ERROR)
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # says that a GPU compiler is absent
+
+
+def quieten_transformers(*, debug: bool = False) -> None:
+    """No progress bars from transformers; imports it."""
+    if debug:
+        return
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()

@@ -132,7 +132,7 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(
+    parameters = dict(
         max_tokens=sampling.max_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -145,6 +145,10 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
+    try:
+        return SamplingParams(**{**parameters, **dict(sampling.extra)})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 
 
 def _start(settings: EngineSettings, weights: CpuWeights | InPlaceWeights, counter: EngineCounter) -> Any:
@@ -174,6 +178,7 @@ def _start(settings: EngineSettings, weights: CpuWeights | InPlaceWeights, count
             logprobs_mode="processed_logprobs",  # after temperature, as the trainer computes them
             generation_config="vllm",  # sampling is given with each request, never taken from the checkpoint
             disable_log_stats=False,
+            use_tqdm_on_load=False,
         )
         try:
             return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])

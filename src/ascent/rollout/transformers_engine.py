@@ -147,7 +147,7 @@ class TransformersEngine:
             eos_token_id=[*self._eos_token_ids, *sampling.stop_token_ids],
             repetition_penalty=sampling.repetition_penalty,
             disable_compile=True,
-            **chosen,
+            **{**chosen, **dict(sampling.extra)},
         )
 
     def _score(self, model: Any, ids_BT: Tensor, prompt_mask_BP: Tensor, sampling: Sampling) -> Tensor:

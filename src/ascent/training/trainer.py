@@ -165,6 +165,7 @@ class GRPOTrainer(trl.GRPOTrainer):
             min_p=0.0 if greedy else self.min_p or 0.0,
             repetition_penalty=self.repetition_penalty,
             stop_token_ids=tuple(self.eos_token_ids) if self.use_vllm else (),
+            extra=tuple((self.args.generation_kwargs or {}).items()),
         )
 
     def record_evaluation(self, batches: Sequence[BatchRecord], generation: int) -> None:
@@ -320,6 +321,8 @@ def _refuse_what_only_trl_can(args: trl.GRPOConfig, keywords: dict[str, Any]) ->
     only_plain = [name for name in ("tools", "rollout_func", "environment_factory") if keywords.get(name)]
     if args.use_vllm and args.vllm_mode == "server":
         only_plain.append('vllm_mode="server"')
+    if args.use_transformers_continuous_batching:
+        only_plain.append("use_transformers_continuous_batching")
     if only_plain:
         raise InputError(
             f"{', '.join(only_plain)}: not available with Ascent's engine in this version",

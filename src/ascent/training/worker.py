@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ascent import config
 from ascent.errors import InputError
-from ascent.process import set_up_process
+from ascent.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
 
 
@@ -38,6 +38,7 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
     set_up_process(debug=debug)
     run = run_directory.open_existing(path)
     settings, _ = config.load(run.config)
+    quieten_transformers(debug=debug)
     from ascent.training.run import train
 
     return int(train(settings, run, resume=resume).stopped)

@@ -40,7 +40,10 @@ def load_all(model: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
     loaded = model.load_weights(named_tensors)
     if loaded is None:  # older models don't say what they loaded
         return
-    missing = sorted(set(dict(model.named_parameters())) - set(loaded))
+    expected = {name for name, _ in model.named_parameters()}
+    if getattr(model.config, "tie_word_embeddings", False):
+        expected = {name for name in expected if not name.startswith("lm_head.")}  # it is the embedding
+    missing = sorted(expected - set(loaded))
     if missing:
         raise WeightSyncError(
             f"{len(missing)} weights of the engine's model were not updated (first: {missing[0]}); "
