@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from ascent.errors import InputError
 from ascent.rewards.extract import extract_program
 from ascent.tasks.prompts import ends_in_fence
-from ascent.sandbox.types import Limits, Program, Test, Verdict
+from ascent.sandbox.types import Limits, Outcome, Program, Test, Verdict
 from ascent.types import Score, Task
 
 Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
@@ -129,7 +129,11 @@ class CodeReward:
         return self._verdicts[key]
 
     def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
-        return self._sandbox.submit(Program(program, task.language), tests, task.limits or self._limits)
+        if program.strip():
+            return self._sandbox.submit(Program(program, task.language), tests, task.limits or self._limits)
+        nothing: Future[Verdict] = Future()  # an empty file compiles, but no answer must not earn that
+        nothing.set_result(Verdict(False, (Outcome.ERROR,) * len(tests), 0.0, error="no program in the completion"))
+        return nothing
 
 
 def _own_sandbox() -> Judge:

@@ -17,7 +17,7 @@ from types import FrameType
 from ascent import devices
 from ascent.errors import InputError
 from ascent.process import set_up_process
-from ascent.training.stop_file import STOP_FILE_VARIABLE
+from ascent.training.stop_file import STOP_FILE_VARIABLE, stopped_mark
 
 
 def launch(run: Path, processes: int, *, resume: bool, debug: bool) -> int:
@@ -28,7 +28,7 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool) -> int:
             f"--devices {processes}, but {devices.count()} {devices.kind()} devices are visible",
             "Lower it, or make more visible (ASCEND_RT_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).",
         )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable, "-m", "ascent.training.elastic", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "ascent.training.worker", str(run), *["--resume"] * resume, *["--debug"] * debug]
     threads = max(1, (os.cpu_count() or 1) // processes)
     with tempfile.TemporaryDirectory(prefix="ascent-") as folder:
@@ -57,6 +57,6 @@ def _wait(child: subprocess.Popen[bytes], stop_file: Path) -> int:
         if child.poll() is None:
             child.terminate()
             child.wait()
-    if stop_file.exists() and code in (0, 1):
-        return 1
-    return 2 if code else 0
+    if code == 0:
+        return int(stopped_mark(stop_file).exists())
+    return 2

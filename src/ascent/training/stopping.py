@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from ascent.training.stop_file import STOP_FILE_VARIABLE
+from ascent.training.stop_file import stop_file
 
 
 class StopAtStepEnd(TrainerCallback):
@@ -23,8 +21,7 @@ class StopAtStepEnd(TrainerCallback):
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        file = os.environ.get(STOP_FILE_VARIABLE)
-        self._file = Path(file) if file else None
+        self._file = stop_file()
         self._asked = False
         self.stopped = False
 

@@ -21,6 +21,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
 
 from ascent import devices
+from ascent.compat.cpu_index import accept_cpu_index
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
@@ -276,6 +277,7 @@ class GRPOTrainer(trl.GRPOTrainer):
             write_json(_path(folder) / STATE_FILE, asdict(state))  # last: it says that the checkpoint is complete
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        accept_cpu_index()
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (_path(checkpoint) / STATE_FILE).is_file():
             state = read_state(_path(checkpoint))

@@ -7,6 +7,7 @@ end and can be resumed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from ascent import config
 from ascent.errors import InputError
 from ascent.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
+from ascent.training.stop_file import stop_file, stopped_mark
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         if args.debug:
             raise
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        if os.environ.get("RANK", "0") == "0":  # the others say the same
+            print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
 
 
@@ -41,7 +44,13 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
     quieten_transformers(debug=debug)
     from ascent.training.run import train
 
-    return int(train(settings, run, resume=resume).stopped)
+    stopped = train(settings, run, resume=resume).stopped
+    launcher = stop_file()
+    if launcher is None:
+        return int(stopped)
+    if stopped:  # the launcher takes any exit code but 0 for a failure, and would kill the other processes
+        stopped_mark(launcher).touch()
+    return 0
 
 
 if __name__ == "__main__":
