@@ -62,6 +62,13 @@ def test_no_constant_passes_the_visible_tests() -> None:
         assert len(set(results)) > 1, task.task.id
 
 
+def test_mistakes_keep_their_place() -> None:
+    mistakes = defaultdict(set)
+    for task in DISTINCT:
+        mistakes[task.template].add(len(task.wrong_solutions))
+    assert all(len(counts) == 1 for counts in mistakes.values())
+
+
 def test_tests_are_distinct_and_enough() -> None:
     for task in TASKS:
         assert len(task.task.visible_tests) >= 3

@@ -57,8 +57,8 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
 
     Args:
         source: `builtin`, `builtin:FAMILY`, `builtin:instruct`, or the path of a .jsonl, .json (one array) or
-            .parquet file (parquet needs pyarrow; the others may be gzipped). The format of each row is recognised
-            by its keys.
+            .parquet file (parquet needs pyarrow; the others may be gzipped). The format of each row is
+            recognised by its keys.
         visible: how many tests of a row the prompt may show, for formats that don't say it themselves (MBPP,
             APPS).
         seed: seed of the built-in tasks' test inputs; files don't use it.

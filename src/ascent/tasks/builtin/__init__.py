@@ -42,8 +42,8 @@ def held_out_builtin(
 ) -> tuple[tuple[BuiltinTask, ...], tuple[BuiltinTask, ...]]:
     """(train, held-out): about `share` of the combinations of parameters of each template, in all phrasings.
 
-    No held-out solution occurs in the training half. Each single value of a parameter keeps at least half of its
-    combinations there, so every part of a held-out solution does occur.
+    No held-out solution occurs in the training half. Each single value of a parameter keeps at least half of
+    its combinations there, so every part of a held-out solution does occur.
 
     Raises:
         InputError: `share` is not between 0 and 0.5.

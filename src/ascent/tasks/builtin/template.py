@@ -77,7 +77,8 @@ class BuiltinTask:
     """A task and what it was made from.
 
     `template` is unique among all families. `parameters` are the slots' values by name. `wrong_solutions` are
-    completions (text after `task.prefix`), each of which fails a test.
+    completions (text after `task.prefix`), each of which fails a test; the same place in them is the same
+    mistake in all tasks of a template.
     """
 
     task: Task
