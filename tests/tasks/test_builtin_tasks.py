@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ def passes(program: str, tests: Iterable[Test]) -> list[bool]:
 def _passes(names: dict[str, Any], test: Test) -> bool:
     assert isinstance(test, FunctionTest)
     try:
-        result = names[test.function](*test.args)
+        result = names[test.function](*copy.deepcopy(test.args))
     except Exception:  # noqa: BLE001 - whatever the wrong program raises, it failed
         return False
     return bool(result == test.expected) and type(result) is type(test.expected)
@@ -137,15 +138,28 @@ def test_impossible_share(share: float) -> None:
         held_out_builtin(0, share)
 
 
-def test_instruct_tasks() -> None:
-    tasks = instruct_tasks(0)
+@pytest.mark.parametrize("built", instruct_tasks(), ids=lambda built: built.task.entry_point)
+def test_instruct_task(built: BuiltinTask) -> None:
+    task = built.task
+    assert all(passes(str(task.reference), task.tests))
+    assert len(built.wrong_solutions) >= 2
+    for wrong in built.wrong_solutions:
+        assert not all(passes(wrong, task.hidden_tests)), wrong
+    assert len(task.visible_tests) == 3
+    assert len(task.hidden_tests) >= 5
+    results = [repr(test.expected) for test in task.visible_tests if isinstance(test, FunctionTest)]
+    assert len(set(results)) > 1
+
+
+def test_instruct_prompts() -> None:
+    tasks = [built.task for built in instruct_tasks()]
     assert len({task.id for task in tasks}) == 30
-    assert set(Counter(task.family for task in tasks).values()) == {5}
+    assert Counter(task.family for task in tasks) == dict.fromkeys(FAMILIES, 5)
     for task in tasks:
-        assert all(passes(str(task.reference), task.tests))
         text = with_prompt(task, chat=False)
-        assert re.match(r"Write a Python function `f\([a-z, ]+\)`\. \S.*\.\n", str(text.prompt))
-        assert str(text.prompt).count("assert f(") == 3
+        assert re.match(r"Write a Python function `\w+\([a-z, ]+\)` that returns \S.*\.\n", str(text.prompt))
+        assert str(text.prompt).count(f"assert {task.entry_point}(") == 3
+        assert "is called" not in str(text.prompt)
         assert text.prefix == ""
         assert ends_in_fence(str(text.prompt))
 

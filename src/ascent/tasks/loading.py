@@ -135,7 +135,7 @@ def _builtin(name: str, seed: int) -> LoadedTasks:
 
     family = name.partition(":")[2]
     if family == INSTRUCT:
-        return LoadedTasks(name, instruct_tasks(seed))
+        return LoadedTasks(name, tuple(builtin.task for builtin in instruct_tasks()))
     if name != BUILTIN and family not in FAMILIES:
         raise InputError(
             f"there is no built-in family {family!r}", f"Built-in are: {', '.join((*FAMILIES, INSTRUCT))}."

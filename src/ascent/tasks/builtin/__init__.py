@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from ascent.errors import InputError
 from ascent.tasks.builtin import arithmetic, conditionals, dictionaries, lists, loops, strings
+from ascent.tasks.builtin.instruct import instruct_tasks
 from ascent.tasks.builtin.template import BuiltinTask, Parameters, Template, parameters_of, tasks_of
-from ascent.types import Task
 
 __all__ = ["FAMILIES", "BuiltinTask", "Template", "builtin_tasks", "held_out_builtin", "instruct_tasks"]
 
@@ -27,7 +26,6 @@ FAMILIES: Mapping[str, tuple[Template, ...]] = {
     "loops": loops.TEMPLATES,
     "dictionaries": dictionaries.TEMPLATES,
 }
-_INSTRUCT_PER_FAMILY = 5
 
 
 def builtin_tasks(seed: int = 0) -> tuple[BuiltinTask, ...]:
@@ -61,27 +59,6 @@ def held_out_builtin(
     tasks = builtin_tasks(seed)
     train = tuple(task for task in tasks if (task.template, task.parameters) not in chosen)
     return train, tuple(task for task in tasks if (task.template, task.parameters) in chosen)
-
-
-def instruct_tasks(seed: int = 0) -> tuple[Task, ...]:
-    """Thirty of the tasks, five a family, as an instruction with tests to show: for real instruct models."""
-    tasks = []
-    for templates in FAMILIES.values():
-        pool = [task for template in templates for task in tasks_of(template, seed) if task.phrasing == 0]
-        # Evenly spread over the family's templates and parameters.
-        for index in range(_INSTRUCT_PER_FAMILY):
-            tasks.append(_as_instruction(pool[(2 * index + 1) * len(pool) // (2 * _INSTRUCT_PER_FAMILY)]))
-    return tuple(tasks)
-
-
-def _as_instruction(task: BuiltinTask) -> Task:
-    signature = task.task.prefix.removeprefix("def ").removesuffix(":")
-    return replace(
-        task.task,
-        id=f"{task.task.id}/instruct",
-        prompt=f"Write a Python function `{signature}`. {task.sentence}",
-        prefix="",
-    )
 
 
 def _held_out_parameters(template: Template, seed: int, share: float) -> set[Parameters]:
