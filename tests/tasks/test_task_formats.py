@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import pickletools
+import re
 import warnings
 import zlib
 from contextlib import redirect_stdout
@@ -266,3 +267,19 @@ def test_public_references_pass_their_tests(name: str) -> None:
     tasks = load_tasks(SHARED / f"{name}.jsonl").tasks
     for task in tasks[:: len(tasks) // 50]:
         assert failures(task, str(task.reference)) == [], task.id
+
+
+def documented_rows() -> list[dict[str, Any]]:
+    """The example rows of docs/tasks.md: the fenced ones and those in the table of public formats."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    fenced = re.findall(r"```json\n(.*?)\n```", text, re.DOTALL)
+    in_table = re.findall(
+        r'\| `(\{"(?:task_id|problem_id|question|question_id)".*\})` \|$', text, re.MULTILINE
+    )
+    return [json.loads(row.replace('"[...]"', '"[]"')) for row in fenced + in_table]
+
+
+def test_documented_rows_are_read() -> None:
+    rows = documented_rows()
+    assert len(rows) == 8
+    assert all(read(row).tests for row in rows)

@@ -1,4 +1,4 @@
-"""From the name of a file to tasks; unusable rows are reported."""
+"""From the name of a source (`builtin`, `builtin:FAMILY`, a file) to tasks; unusable rows are reported."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 from ascent.errors import InputError
 from ascent.tasks.formats import task_from_any_row
 from ascent.tasks.rows import RowError, parse_json
+from ascent.tasks.split import split_tasks
 from ascent.types import Task
 
+BUILTIN, INSTRUCT = "builtin", "instruct"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 _MOST_REPORTED = 5
 
@@ -50,15 +52,16 @@ class LoadedTasks:
         return "\n".join(lines)
 
 
-def load_tasks(source: str | Path, *, visible: int = 1) -> LoadedTasks:
+def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> LoadedTasks:
     """The tasks of a source.
 
     Args:
-        source: the path of a .jsonl, .jsonl.gz, .json (an array), .json.gz or
-            .parquet
-            file (parquet needs pyarrow). The format of each row is recognised by its keys.
+        source: `builtin`, `builtin:FAMILY`, `builtin:instruct`, or the path of a .jsonl, .json (one array) or
+            .parquet file (parquet needs pyarrow; the others may be gzipped). The format of each row is
+            recognised by its keys.
         visible: how many tests of a row the prompt may show, for formats that don't say it themselves (MBPP,
             APPS).
+        seed: seed of the built-in tasks' test inputs; files don't use it.
 
     Raises:
         InputError: no such source, an unreadable file, two tasks with the same id, or no usable row at all.
@@ -66,6 +69,8 @@ def load_tasks(source: str | Path, *, visible: int = 1) -> LoadedTasks:
     if visible < 0:
         raise InputError(f"visible must be at least 0, not {visible}")
     name = str(source)
+    if is_builtin(name):
+        return _builtin(name, seed)
     path = Path(source)
     _check_file(path)
     tasks: list[Task] = []
@@ -90,13 +95,60 @@ def load_tasks(source: str | Path, *, visible: int = 1) -> LoadedTasks:
     return LoadedTasks(name, tuple(tasks), tuple(rejected))
 
 
+def load_split(
+    source: str | Path, held_out: float, seed: int, *, visible: int = 1
+) -> tuple[LoadedTasks, tuple[Task, ...], tuple[Task, ...]]:
+    """(loaded, train, held-out): a source's tasks, split as fits it.
+
+    Files, and `builtin:instruct`, are split by `split_tasks`. The other built-in tasks are split by
+    `held_out_builtin`, whose held-out half has combinations of parameters that the training half doesn't
+    have; `held_out` must be a share for them (0 to 0.5).
+
+    Raises:
+        InputError: as `load_tasks` and `split_tasks`.
+    """
+    loaded = load_tasks(source, visible=visible, seed=seed)
+    name = str(source)
+    if not is_builtin(name) or name == f"{BUILTIN}:{INSTRUCT}" or held_out == 0:
+        return loaded, *split_tasks(loaded.tasks, held_out, seed)
+    if isinstance(held_out, int):
+        raise InputError(
+            f"held_out={held_out} is a count of tasks; built-in tasks are held out by share",
+            "Give a number above 0 and not above 0.5, such as 0.2.",
+        )
+    from ascent.tasks.builtin import held_out_builtin
+
+    unseen = {builtin.task.id for builtin in held_out_builtin(seed, held_out)[1]}
+    train = tuple(task for task in loaded.tasks if task.id not in unseen)
+    return loaded, train, tuple(task for task in loaded.tasks if task.id in unseen)
+
+
+def is_builtin(source: str | Path) -> bool:
+    """Whether a source's name means built-in tasks."""
+    return str(source) == BUILTIN or str(source).startswith(f"{BUILTIN}:")
+
+
+def _builtin(name: str, seed: int) -> LoadedTasks:
+    from ascent.tasks.builtin import FAMILIES, builtin_tasks, instruct_tasks
+
+    family = name.partition(":")[2]
+    if family == INSTRUCT:
+        return LoadedTasks(name, tuple(builtin.task for builtin in instruct_tasks()))
+    if name != BUILTIN and family not in FAMILIES:
+        raise InputError(
+            f"there is no built-in family {family!r}", f"Built-in are: {', '.join((*FAMILIES, INSTRUCT))}."
+        )
+    tasks = (builtin.task for builtin in builtin_tasks(seed))
+    return LoadedTasks(name, tuple(task for task in tasks if family in ("", task.family)))
+
+
 def _check_file(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder", "Name the task file in it, such as tasks.jsonl.")
     if not path.exists():
         raise InputError(
             f"there is no task file {path}",
-            f"Give a path to a {', '.join(_SUFFIXES)} file. "
+            f"Give a path to a {', '.join(_SUFFIXES)} file, or builtin. "
             "Data sets of a hub are not downloaded: save them to a file first.",
         )
     if not path.name.lower().endswith(_SUFFIXES):
