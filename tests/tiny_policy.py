@@ -1,4 +1,4 @@
-"""A random policy that is small enough for tests: Llama, two layers, heads 32 wide (vLLM's CPU attention needs that)."""
+"""A random policy small enough for tests: Llama, two layers, heads 32 wide (vLLM's CPU attention needs that)."""
 
 from __future__ import annotations
 

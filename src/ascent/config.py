@@ -60,7 +60,7 @@ class TasksSection(Section):
 
 
 class RewardSection(Section):
-    """The score of a completion: `compile_weight` if the program compiles, plus `tests_weight` x tests passed / tests."""
+    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests."""
 
     compile_weight: float = pydantic.Field(0.1, ge=0)
     tests_weight: float = pydantic.Field(0.9, ge=0)

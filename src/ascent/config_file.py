@@ -60,7 +60,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
         raise InputError(f"{path}: can't be read: {error}") from error
     try:
         node = yaml.compose(text, Loader=_Loader)
-        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        values = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {error}") from error
     if values is None:
@@ -94,7 +94,7 @@ def _override(source: Source, override: str) -> None:
     if not equals or not key:
         raise InputError(f"argument {override!r}: expected section.key=value, such as trainer.max_steps=3")
     try:
-        value = yaml.load(text, Loader=_Loader) if text.strip() else None  # noqa: S506 - a SafeLoader
+        value = yaml.load(text, Loader=_Loader) if text.strip() else None
     except yaml.YAMLError as error:
         raise InputError(f"argument {override!r}: the value is not valid YAML: {error}") from error
     put(source.values, key, value)

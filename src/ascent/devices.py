@@ -34,7 +34,8 @@ def kind() -> Kind:
     """The accelerator that training will use: npu before cuda (as accelerate chooses), else cpu."""
     import torch
 
-    if getattr(torch, "npu", None) is not None and torch.npu.is_available():
+    npu = getattr(torch, "npu", None)
+    if npu is not None and npu.is_available():
         return "npu"
     return "cuda" if torch.cuda.is_available() else "cpu"
 

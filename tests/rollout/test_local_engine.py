@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascent.rollout.engine import EngineSettings, PromptTooLong, WeightSyncError
+from ascent.rollout.engine import EngineSettings, PromptTooLongError, WeightSyncError
 from ascent.types import Completion, RolloutRequest, Sampling
 
 pytestmark = pytest.mark.torch
@@ -155,7 +155,7 @@ def test_completions_come_one_by_one_with_all_that_is_known(pair: Pair) -> None:
 
 
 def test_too_long_a_prompt_is_refused_and_nothing_is_queued(pair: Pair) -> None:
-    with pytest.raises(PromptTooLong, match=r"60 tokens .* need 76 tokens, but the engine's context is 64"):
+    with pytest.raises(PromptTooLongError, match=r"60 tokens .* need 76 tokens, but the engine's context is 64"):
         pair.engine.submit(
             [RolloutRequest("short", (5,), 1, Sampling(16)), RolloutRequest("g", (5,) * 60, 1, Sampling(16))]
         )

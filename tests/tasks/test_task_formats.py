@@ -140,9 +140,7 @@ def test_function_call_rows() -> None:
     task = read({"description": "Do.", **calls})
     assert task.tests == (FunctionTest("f", (1, [2]), 3), FunctionTest("f", ("a", None), [1, 2]))
     assert read({"question": "Do.", "input_output": json.dumps(calls)}).tests == task.tests
-    assert (
-        task.id == read(dict(reversed({"description": "Do.", **calls}.items()))).id
-    )  # independent of key order
+    assert task.id == read(dict(reversed({"description": "Do.", **calls}.items()))).id  # independent of key order
 
 
 def test_outputs_that_are_all_wrapped_are_unwrapped() -> None:
@@ -273,9 +271,7 @@ def documented_rows() -> list[dict[str, Any]]:
     """The example rows of docs/tasks.md: the fenced ones and those in the table of public formats."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
     fenced = re.findall(r"```json\n(.*?)\n```", text, re.DOTALL)
-    in_table = re.findall(
-        r'\| `(\{"(?:task_id|problem_id|question|question_id)".*\})` \|$', text, re.MULTILINE
-    )
+    in_table = re.findall(r'\| `(\{"(?:task_id|problem_id|question|question_id)".*\})` \|$', text, re.MULTILINE)
     return [json.loads(row.replace('"[...]"', '"[]"')) for row in fenced + in_table]
 
 

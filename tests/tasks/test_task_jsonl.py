@@ -58,9 +58,7 @@ def same(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return len(left) == len(right) and all(
-            same(a, b) for a, b in zip(left.items(), right.items(), strict=True)
-        )
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left.items(), right.items(), strict=True))
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, set):
@@ -132,9 +130,7 @@ GOOD_ROWS: dict[str, dict[str, Any]] = {
     "hidden only": row(visible_tests=..., hidden_tests=[{"kind": "stdio", "stdin": "", "stdout": "1"}]),
     "C": row(language="c", visible_tests=[{"kind": "stdio", "stdin": "", "stdout": "1"}]),
     "assert": row(visible_tests=[{"kind": "assert", "code": "assert f()", "setup": ""}]),
-    "marks": with_test(
-        args=[{"$tuple": [1, {"$set": [{"$tuple": []}]}]}, {"$dict": [[1, 2]]}, {"$float": "nan"}]
-    ),
+    "marks": with_test(args=[{"$tuple": [1, {"$set": [{"$tuple": []}]}]}, {"$dict": [[1, 2]]}, {"$float": "nan"}]),
     "two keys are no mark": with_test(expected={"$a": 1, "$b": 2}),
     "empty key": with_test(expected={"": 1}),
     "kwargs and flags": with_test(kwargs={"$n": 1}, tolerance=0, unordered=True, mutated=[[]]),

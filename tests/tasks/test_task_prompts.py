@@ -16,13 +16,9 @@ from ascent.types import Task
 
 HEAD = 'import math\n\ndef half(x):\n    return x / 2\n\ndef f(x):\n    """Twice x."""'
 HIDDEN = (FunctionTest("f", (41,), 82),)
-COMPLETION = Task(
-    "c", HEAD + "\n", (FunctionTest("f", (2,), 4),), HIDDEN, entry_point="f", prefix=HEAD + "\n"
-)
+COMPLETION = Task("c", HEAD + "\n", (FunctionTest("f", (2,), 4),), HIDDEN, entry_point="f", prefix=HEAD + "\n")
 STATEMENT = Task("s", "Double a number.\n", (AssertTest("assert f(2) == 4"),), HIDDEN, entry_point="f")
-MESSAGES = Task(
-    "m", ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi. "}), (), HIDDEN
-)
+MESSAGES = Task("m", ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi. "}), (), HIDDEN)
 STDIO = Task("i", "Add 1.", (StdioTest("1\n", "2\n"), StdioTest("2\n", "3\n")), (), language="cpp")
 ALL = (COMPLETION, STATEMENT, MESSAGES, STDIO)
 

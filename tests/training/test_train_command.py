@@ -150,7 +150,7 @@ def test_a_kill_loses_only_what_lies_beyond_the_checkpoint(
 def test_two_processes_train_as_one_does(
     ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
-    """Real vLLM in each process, DDP over gloo. The same samples give the same losses; weights arrive in every engine."""
+    """Real vLLM in each process, DDP over gloo. The same samples give the same losses; weights reach every engine."""
     config = write_config(tmp_path / "c.yaml", tiny_policy(tied=False), task_file, max_steps=6)
     common = (config, "rollout.engine=vllm", "memory.kv_cache_mb=16")
     one = ascent("train", *common, "tracking.name=one")
@@ -171,7 +171,9 @@ def test_two_processes_train_as_one_does(
         [row for row in read_rollouts(tmp_path / "runs" / "two" / "rollouts") if row["rank"] == rank] for rank in (0, 1)
     ]
     assert len(by_rank[0]) == len(by_rank[1]) == 6 * 4
-    samples_one = {(r["group_id"], r["index"]): r["completion_ids"] for r in read_rollouts(tmp_path / "runs/one/rollouts")}
+    samples_one = {
+        (r["group_id"], r["index"]): r["completion_ids"] for r in read_rollouts(tmp_path / "runs/one/rollouts")
+    }
     samples_two = {(r["group_id"], r["index"]): r["completion_ids"] for r in by_rank[0] + by_rank[1]}
     first = [place for place in samples_one if place[0].startswith("0-")]
     assert first

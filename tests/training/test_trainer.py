@@ -94,18 +94,18 @@ def test_records_every_step_and_completion(tiny_policy: Callable[..., Path], tmp
     trainer.train()
     assert [record.step for record in memory.steps] == [1, 2, 3, 4]
     assert [number for number, _, evaluation in memory.generations if not evaluation] == [0, 1, 2, 3]
-    for record in memory.steps:
-        times = dataclasses.asdict(record.times)
+    for step in memory.steps:
+        times = dataclasses.asdict(step.times)
         parts = sum(times[name] for name in ("generate", "reward_exposed", "logps", "update", "sync", "other"))
         assert parts == pytest.approx(times["step"], rel=1e-6)
         assert times["generate"] > 0
         assert times["update"] > 0
-        assert record.metrics["loss"] == pytest.approx(trainer.state.log_history[record.step - 1]["loss"], abs=1e-6)
-        assert record.metrics["grad_norm"] == trainer.state.log_history[record.step - 1]["grad_norm"]
-        assert record.metrics["reward"] == pytest.approx(trainer.state.log_history[record.step - 1]["reward"])
-        assert record.engine is not None
-        assert record.engine.tokens_per_second > 0
-        assert record.device["used_bytes"] > 0
+        assert step.metrics["loss"] == pytest.approx(trainer.state.log_history[step.step - 1]["loss"], abs=1e-6)
+        assert step.metrics["grad_norm"] == trainer.state.log_history[step.step - 1]["grad_norm"]
+        assert step.metrics["reward"] == pytest.approx(trainer.state.log_history[step.step - 1]["reward"])
+        assert step.engine is not None
+        assert step.engine.tokens_per_second > 0
+        assert step.device["used_bytes"] > 0
     seen: set[str] = set()
     for number, records, _ in memory.generations:
         assert len(records) == 8
@@ -205,8 +205,8 @@ def test_overridden_methods_of_trl_are_those_it_was_written_against() -> None:
     changed = [name for name, known in trl_overrides.DIGESTS.items() if now[name] != known]
     assert not changed, f"TRL changed {changed}: read the change, adapt the override, enter the digests {now}"
     assert set(now) == set(trl_overrides.DIGESTS)
-    import trl
+    from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
-    inherited = {name for base in trl.GRPOTrainer.__mro__ for name in vars(base)} - set(vars(object))
+    inherited = {name for base in TRLTrainer.__mro__ for name in vars(base)} - set(vars(object))
     defined = {name for name, value in vars(GRPOTrainer).items() if callable(value)}
     assert defined & inherited - {"__init__"} == set(trl_overrides.OVERRIDDEN)

@@ -1,4 +1,4 @@
-"""CodeReward: a completion's program is compiled and tested in the sandbox. Works in Ascent's trainer and in plain TRL."""
+"""CodeReward: a completion's program is compiled and tested in the sandbox. For Ascent's trainer and for plain TRL."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 from ascent.errors import InputError
 from ascent.rewards.extract import extract_program
-from ascent.tasks.prompts import ends_in_fence
 from ascent.sandbox.types import Limits, Outcome, Program, Test, Verdict
+from ascent.tasks.prompts import ends_in_fence
 from ascent.types import Score, Task
 
 Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them

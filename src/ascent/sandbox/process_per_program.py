@@ -5,6 +5,7 @@ The tests run in the program's process, so a program that means to can fake a pa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -149,10 +150,8 @@ def _run(
             except subprocess.TimeoutExpired:
                 late = True
             finally:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
                 process.wait()
             lines = [json.loads(line) for line in channel.read().splitlines()]
             out.seek(0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import trl
+from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
 
 @dataclass
-class GRPOConfig(trl.GRPOConfig):
+class GRPOConfig(TRLConfig):
     """`trl.GRPOConfig` with Ascent's settings.
 
     plain: run TRL's own path unchanged (its generation, its weight sync, rewards after sampling).

@@ -1,4 +1,4 @@
-"""Held-out evaluation: greedy and sampled completions of tasks that were never trained on, judged by all their tests."""
+"""Held-out evaluation: greedy and sampled completions of tasks never trained on, judged by all their tests."""
 
 from __future__ import annotations
 

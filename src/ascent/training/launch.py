@@ -1,4 +1,4 @@
-"""Several training processes on this machine, one a device, through torch's launcher, whose environment accelerate reads.
+"""Several training processes on this machine, one a device, through torch's launcher (accelerate reads its variables).
 
 Signals reach this process alone. It asks the others to stop through a file, because the launcher would kill them 30
 seconds after a signal, in the middle of a long step.

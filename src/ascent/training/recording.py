@@ -13,8 +13,8 @@ from ascent.types import EngineStats, StepTimes
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names; `engine` is None when the step sampled
-    nothing."""
+    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names; `engine` is None when the step
+    sampled nothing."""
 
     step: int
     total_steps: int

@@ -60,14 +60,12 @@ def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: 
         config.tasks,
         tokenizer,
         context=config.rollout.max_model_len or context,
-        completion=args.max_completion_length,
+        completion=_longest_completion(args),
         shown=config.tracking.eval_tasks if config.tracking.evaluate else 0,
     )
     for note in tasks.notes:
         say(f"note: {note}")
-    say(
-        f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; model {config.model.path}; {devices.name()}"
-    )
+    say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with _code_reward(config, (*tasks.train, *tasks.held_out)) as reward:
         recorder = RunRecorder(run, args.process_index)
         trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
@@ -135,11 +133,9 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     }
     if on_cpu:  # emulated bfloat16 is several times slower there
         defaults |= {"bf16": False, "optim": "adamw_torch"}
-    init = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
+    init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation
-    if config.model.revision:
-        init["revision"] = config.model.revision
     given["model_init_kwargs"] = {**init, **(given.get("model_init_kwargs") or {})}
     given.setdefault("trust_remote_code", config.model.trust_remote_code)
     if not given.get("plain"):
@@ -165,10 +161,10 @@ def _trainer(
         engine = from_config(
             config,
             str(folder),
-            model_dtype=args.model_init_kwargs["dtype"],
-            batch=args.per_device_train_batch_size * args.steps_per_generation,
+            model_dtype=_model_dtype(args),
+            batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
             longest_prompt=tasks.longest_prompt,
-            completion=args.max_completion_length,
+            completion=_longest_completion(args),
             context=context,
             num_processes=args.world_size,
         )
@@ -188,6 +184,17 @@ def _trainer(
         recorder=recorder,
         run_name=recorder.run.path.name,
     )
+
+
+def _longest_completion(args: GRPOConfig) -> int:
+    if args.max_completion_length is None:
+        raise InputError("trainer.max_completion_length must be given: it says how much room a completion needs")
+    return args.max_completion_length
+
+
+def _model_dtype(args: GRPOConfig) -> str:
+    init: Any = args.model_init_kwargs
+    return str(init["dtype"])
 
 
 @contextlib.contextmanager

@@ -115,7 +115,8 @@ def _logp_differences(
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(devices.current())
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    model = model.to(devices.current())
     differences = []
     for completion in completions:
         ids_1T = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)

@@ -1,10 +1,10 @@
 """GRPOTrainer: TRL's, with completions scored while others are still being sampled, and every step accounted for.
 
-One step, in the order of TRL's loop: `training_step` asks `_prepare_inputs` for a batch; every
-`steps_per_generation` of them `_generate_and_score_completions` samples a new one (`_generate_single_turn`: weights into
-the engine, then sampling, each finished completion going to the reward at once), takes the old and reference
-log-probabilities, collects the rewards (`_calculate_rewards`) and makes advantages; loss, backward and optimizer step
-are TRL's, unchanged. What is overridden is listed in `trl_overrides`.
+One step, in the order of TRL's loop: `training_step` asks `_prepare_inputs` for a batch; each `steps_per_generation` of
+them `_generate_and_score_completions` samples a new one (`_generate_single_turn`: weights into the engine, then
+sampling, each finished completion going to the reward at once), takes the old and reference log-probabilities, collects
+the rewards (`_calculate_rewards`) and makes advantages; loss, backward and optimizer step are TRL's, unchanged. What is
+overridden is listed in `trl_overrides`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-import trl
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_config import GRPOConfig as TRLConfig
+from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
 from ascent import devices
 from ascent.compat.cpu_index import accept_cpu_index
@@ -34,25 +35,29 @@ from ascent.training.requests import LocalGroup, group_requests
 from ascent.types import Completion, Sampling
 
 
-class GRPOTrainer(trl.GRPOTrainer):
+class GRPOTrainer(TRLTrainer):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain` everything is TRL's.
     """
 
+    args: TRLConfig
+    model: Any
+    processing_class: Any
+
     def __init__(
         self,
         model: Any,
         reward_funcs: Any = None,
-        args: trl.GRPOConfig | None = None,
+        args: TRLConfig | None = None,
         *positional: Any,
         engine: EngineSettings | None = None,
         recorder: Recorder | None = None,
         run_name: str = "run",
         **keywords: Any,
     ) -> None:
-        """Raises InputError for what only TRL's own path can do: server mode, tools, environments, rollout functions."""
+        """Raises InputError for what only TRL's own path can do: server mode, tools, rollout functions."""
         args = copy.copy(args) if args is not None else GRPOConfig("grpo")
         self._plain = bool(getattr(args, "plain", False))
         self._recorder, self._run_name = recorder, run_name
@@ -61,7 +66,8 @@ class GRPOTrainer(trl.GRPOTrainer):
             _refuse_what_only_trl_can(args, keywords)
             args.use_vllm = False  # TRL must not build an engine of its own
         # Without this TRL lets every process of a multi-NPU run spread its model over all NPUs.
-        args.model_init_kwargs = {"device_map": None, **(args.model_init_kwargs or {})}
+        init_kwargs: Any = args.model_init_kwargs or {}
+        args.model_init_kwargs = {"device_map": None, **init_kwargs}
         super().__init__(model, reward_funcs, args, *positional, **keywords)
         self._clock = StepClock(devices.synchronize)
         self._generation = 0
@@ -106,10 +112,12 @@ class GRPOTrainer(trl.GRPOTrainer):
         return output
 
     def _generate_single_turn(
-        self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, **keywords: Any
+        self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         if self._plain:
-            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, **keywords)
+            return super()._generate_single_turn(
+                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+            )
         assert self._batch is not None
         self.sync_engine()
         self._batch.groups = group_requests(
@@ -158,15 +166,16 @@ class GRPOTrainer(trl.GRPOTrainer):
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The sampling settings of `args`."""
+        extra: Any = self.args.generation_kwargs or {}
         return Sampling(
-            max_tokens=self.max_completion_length,
+            max_tokens=int(self.max_completion_length or self._context()),
             temperature=0.0 if greedy else self.temperature,
             top_p=1.0 if greedy else self.top_p,
             top_k=0 if greedy else self.top_k,
             min_p=0.0 if greedy else self.min_p or 0.0,
             repetition_penalty=self.repetition_penalty,
             stop_token_ids=tuple(self.eos_token_ids) if self.use_vllm else (),
-            extra=tuple((self.args.generation_kwargs or {}).items()),
+            extra=tuple(extra.items()),
         )
 
     def record_evaluation(self, batches: Sequence[BatchRecord], generation: int) -> None:
@@ -294,19 +303,23 @@ class GRPOTrainer(trl.GRPOTrainer):
     def _transformers_engine(self) -> RolloutEngine:
         from ascent.rollout.transformers_engine import TransformersEngine
 
+        checkpointing: Any = self.args.gradient_checkpointing_kwargs
         return TransformersEngine(
             lambda: unwrap_model_for_generation(
                 self.model_wrapped,
                 self.accelerator,
                 gather_deepspeed3_params=self.args.ds3_gather_for_generation,
                 generation_kwargs=self.generation_kwargs,
-                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+                gradient_checkpointing_kwargs=checkpointing,
             ),
             eos_token_ids=self.eos_token_ids,
             pad_token_id=self._tokenizer.pad_token_id,
             bos_token_id=self._tokenizer.bos_token_id,
-            max_model_len=self.model.config.get_text_config().max_position_embeddings,
+            max_model_len=self._context(),
         )
+
+    def _context(self) -> int:
+        return int(self.model.config.get_text_config().max_position_embeddings)
 
 
 class _ParameterWalk(VLLMGeneration):
@@ -319,7 +332,7 @@ class _ParameterWalk(VLLMGeneration):
         return self._iter_named_params()
 
 
-def _refuse_what_only_trl_can(args: trl.GRPOConfig, keywords: dict[str, Any]) -> None:
+def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None:
     only_plain = [name for name in ("tools", "rollout_func", "environment_factory") if keywords.get(name)]
     if args.use_vllm and args.vllm_mode == "server":
         only_plain.append('vllm_mode="server"')

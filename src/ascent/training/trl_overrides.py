@@ -54,9 +54,9 @@ def digest(method: Callable[..., Any]) -> str:
 
 def current_digests() -> dict[str, str]:
     """The digests of the installed TRL and transformers."""
-    import trl
     from trl.generation.vllm_generation import VLLMGeneration
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
-    digests = {name: digest(getattr(trl.GRPOTrainer, name)) for name in OVERRIDDEN}
+    digests = {name: digest(getattr(GRPOTrainer, name)) for name in OVERRIDDEN}
     digests |= {f"VLLMGeneration.{name}": digest(getattr(VLLMGeneration, name)) for name in USED_OF_GENERATION}
     return digests

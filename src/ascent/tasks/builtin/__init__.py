@@ -30,14 +30,10 @@ FAMILIES: Mapping[str, tuple[Template, ...]] = {
 
 def builtin_tasks(seed: int = 0) -> tuple[BuiltinTask, ...]:
     """All built-in tasks in every phrasing. `seed` decides the drawn test inputs, nothing else."""
-    return tuple(
-        task for templates in FAMILIES.values() for template in templates for task in tasks_of(template, seed)
-    )
+    return tuple(task for templates in FAMILIES.values() for template in templates for task in tasks_of(template, seed))
 
 
-def held_out_builtin(
-    seed: int = 0, share: float = 0.2
-) -> tuple[tuple[BuiltinTask, ...], tuple[BuiltinTask, ...]]:
+def held_out_builtin(seed: int = 0, share: float = 0.2) -> tuple[tuple[BuiltinTask, ...], tuple[BuiltinTask, ...]]:
     """(train, held-out): about `share` of the combinations of parameters of each template, in all phrasings.
 
     No held-out solution occurs in the training half. Each single value of a parameter keeps at least half of
@@ -47,9 +43,7 @@ def held_out_builtin(
         InputError: `share` is not between 0 and 0.5.
     """
     if not 0 < share <= 0.5:
-        raise InputError(
-            f"the held-out share of the built-in tasks must lie above 0 and not above 0.5, not {share}"
-        )
+        raise InputError(f"the held-out share of the built-in tasks must lie above 0 and not above 0.5, not {share}")
     chosen = {
         (template.name, parameters)
         for templates in FAMILIES.values()

@@ -64,9 +64,7 @@ EXERCISES = (
         lambda a, b: a + b,
         _PAIRS,
     ),
-    Exercise(
-        "arithmetic", "square(x)", "returns x times x", "x * x", ("x + x", "x"), lambda x: x**2, _NUMBERS
-    ),
+    Exercise("arithmetic", "square(x)", "returns x times x", "x * x", ("x + x", "x"), lambda x: x**2, _NUMBERS),
     Exercise(
         "arithmetic",
         "average(a, b)",
@@ -359,9 +357,7 @@ def instruct_tasks() -> tuple[BuiltinTask, ...]:
 def _task(exercise: Exercise) -> BuiltinTask:
     name = exercise.signature.partition("(")[0]
     head = f"def {exercise.signature}:\n    return "
-    tests = tuple(
-        FunctionTest(name, arguments, exercise.function(*arguments)) for arguments in exercise.inputs
-    )
+    tests = tuple(FunctionTest(name, arguments, exercise.function(*arguments)) for arguments in exercise.inputs)
     task = Task(
         id=f"builtin/instruct/{name}",
         prompt=f"Write a Python function `{exercise.signature}` that {exercise.sentence}.",
