@@ -166,6 +166,7 @@ def test_instruct_prompts() -> None:
 
 def test_sources() -> None:
     assert len(load_tasks("builtin").tasks) == len(TASKS)
+    assert {task.family for task in load_tasks("builtin").tasks[:40]} == set(FAMILIES)
     assert {task.family for task in load_tasks("builtin:loops").tasks} == {"loops"}
     assert len(load_tasks("builtin:instruct").tasks) == 30
     with pytest.raises(InputError, match="no built-in family 'loop'") as caught:

@@ -137,8 +137,8 @@ def _livecodebench_tests(row: Row, key: str, name: str | None, starter: str) -> 
     if isinstance(cases, str):
         if cases.strip() and not cases.lstrip().startswith("["):
             raise RowError(
-                f"{key!r} is not JSON. The public data set packs private tests as a pickle, which is never "
-                "loaded here because a pickle can run code; convert the field to JSON in a place you trust"
+                f"{key!r} is not a JSON list. The public data set packs private tests as a pickle, which "
+                "is never loaded here, as it can run code; convert the field to JSON in a place you trust"
             )
         cases = parse_json(cases, repr(key)) if cases.strip() else []
     if not isinstance(cases, list):

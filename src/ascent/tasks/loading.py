@@ -12,7 +12,7 @@ from typing import Any
 from ascent.errors import InputError
 from ascent.tasks.formats import task_from_any_row
 from ascent.tasks.rows import RowError, parse_json
-from ascent.tasks.split import split_tasks
+from ascent.tasks.split import place, split_tasks
 from ascent.types import Task
 
 BUILTIN, INSTRUCT = "builtin", "instruct"
@@ -138,8 +138,9 @@ def _builtin(name: str, seed: int) -> LoadedTasks:
         raise InputError(
             f"there is no built-in family {family!r}", f"Built-in are: {', '.join((*FAMILIES, INSTRUCT))}."
         )
-    tasks = (builtin.task for builtin in builtin_tasks(seed))
-    return LoadedTasks(name, tuple(task for task in tasks if family in ("", task.family)))
+    tasks = [builtin.task for builtin in builtin_tasks(seed) if family in ("", builtin.task.family)]
+    # Mixed, so that a run limited to the first few tasks has some of every family and template.
+    return LoadedTasks(name, tuple(sorted(tasks, key=lambda task: place(task.id, 0))))
 
 
 def _check_file(path: Path) -> None:

@@ -26,7 +26,7 @@ def split_tasks(tasks: Sequence[Task], held_out: float, seed: int) -> tuple[tupl
     _check(held_out, len(tasks))
     if held_out == 0:
         return tuple(tasks), ()
-    places = {task.id: _place(task.id, seed) for task in tasks}
+    places = {task.id: place(task.id, seed) for task in tasks}
     by_place = sorted(places, key=lambda task_id: (places[task_id], task_id))
     if isinstance(held_out, int):
         chosen = set(by_place[:held_out])
@@ -57,7 +57,7 @@ def _check(held_out: float, count: int) -> None:
         )
 
 
-def _place(task_id: str, seed: int) -> float:
-    """Where the task lies in [0, 1)."""
+def place(task_id: str, seed: int) -> float:
+    """Where a hash of seed and task id puts the task in [0, 1)."""
     digest = hashlib.sha256(f"{seed}:{task_id}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
