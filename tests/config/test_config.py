@@ -105,9 +105,7 @@ def test_contradictions_name_both_keys(tmp_path: Path) -> None:
         {"model": {"path": "m"}, "rollout": {"max_model_len": 100}, "trainer": {"vllm_max_model_length": 200}},
     )
     assert "rollout.max_model_len=100 contradicts trainer.vllm_max_model_length=200" in message
-    message = refusal(
-        tmp_path, {"model": {"path": "m", "dtype": "float32"}, "trainer": {"torch_dtype": "bfloat16"}}
-    )
+    message = refusal(tmp_path, {"model": {"path": "m", "dtype": "float32"}, "trainer": {"torch_dtype": "bfloat16"}})
     assert "model.dtype='float32' contradicts trainer.torch_dtype='bfloat16'" in message
 
 
@@ -125,7 +123,8 @@ def test_repeated_keys_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("- a\n", "expected a mapping of sections, got list"), ("a: [", "not valid YAML"), ("", "model is required")]
+    ("text", "expected"),
+    [("- a\n", "expected a mapping of sections, got list"), ("a: [", "not valid YAML"), ("", "model is required")],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refusal(tmp_path, text)

@@ -22,7 +22,9 @@ ORDER = (
     ("rollout", "rewards", "tracking", "report"),
     ("tasks", "memory"),
     ("devices", "compat"),
-    ("config", "config_file", "renamed", "trainer_fields"),
+    ("config",),
+    ("config_file", "trainer_fields"),
+    ("renamed",),
     ("types",),
     ("sandbox",),
 )

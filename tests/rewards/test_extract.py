@@ -24,7 +24,9 @@ ADD = "def add(a, b):\n    return a + b\n"
         pytest.param("```python\nx = 1\n```\n```python\nx = 2\n```", "x = 2\n", id="last-of-several"),
         pytest.param("    def add(a, b):\n        return a + b\n", ADD, id="indented"),
         pytest.param(f"Here is the code:\n{ADD}\nHope this helps!", ADD, id="chat-around-raw"),
-        pytest.param("1. First:\n   ```python\n   def add(a, b):\n       return a + b\n   ```", ADD, id="fence-in-list"),
+        pytest.param(
+            "1. First:\n   ```python\n   def add(a, b):\n       return a + b\n   ```", ADD, id="fence-in-list"
+        ),
         pytest.param("I can't do that.", "I can't do that.\n", id="no-code"),
         pytest.param("", "", id="empty"),
         pytest.param("   \n\n", "", id="blank"),
@@ -42,11 +44,37 @@ def test_finds_the_program(completion: str, expected: str) -> None:
         pytest.param("\n    return a + b\n\nprint(add(1, 2))\nmore text", f"{ADD}", id="text-after"),
         pytest.param(f"```python\n{ADD}```", ADD, id="whole-program-in-fence"),
         pytest.param("```python\nreturn a + b\n```", ADD, id="body-in-fence"),
-        pytest.param("\n    return a + b\n\ndef helper():\n    pass\n", f"{ADD}\ndef helper():\n    pass\n", id="helper"),
+        pytest.param(
+            "\n    return a + b\n\ndef helper():\n    pass\n", f"{ADD}\ndef helper():\n    pass\n", id="helper"
+        ),
     ],
 )
 def test_continues_a_function_s_head(completion: str, expected: str) -> None:
     assert extract_program(completion, prefix="def add(a, b):", entry_point="add") == expected
+
+
+HEAD = 'import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef area(r):\n    """Of a circle."""'
+
+
+def test_a_docstring_s_function_goes_on() -> None:
+    assert extract_program("\n    return math.pi * r * r", prefix=HEAD, entry_point="area").startswith(HEAD)
+    program = extract_program("```python\nreturn half(r)\n```", prefix=HEAD, entry_point="area")
+    assert program == HEAD + "\n    return half(r)\n"
+
+
+def test_a_whole_function_takes_the_head_s_place_but_not_the_imports() -> None:
+    whole = "def area(r):\n    return half(math.pi)\n"
+    expected = HEAD[: HEAD.index("def area")].rstrip() + "\n\n\n" + whole
+    assert extract_program(f"```python\n{whole}```", prefix=HEAD, entry_point="area") == expected
+    above = HEAD[: HEAD.index("def area")]
+    assert extract_program(f"```python\n{whole}```", prefix=above, entry_point="area") == expected
+    assert extract_program(whole, prefix=above, entry_point="area") == expected
+    assert extract_program("", prefix=above, entry_point="area") == ""
+
+
+def test_a_base_model_writes_on_after_its_answer() -> None:
+    completion = f"\n{ADD}```\n\nNext task:\n```python\ndef add(a, b):\n    return a - b\n```"
+    assert extract_program(completion, entry_point="add", in_fence=True) == ADD
 
 
 def test_a_prompt_that_opened_the_fence() -> None:

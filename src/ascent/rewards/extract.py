@@ -26,22 +26,38 @@ def extract_program(
 ) -> str:
     """The source that a completion proposes; "" when there is none.
 
-    With `prefix` (a function's head that the prompt ended with) the completion continues it, unless it brings a whole
-    program of its own in a fence. Of several fenced blocks the last one that defines `entry_point` is taken, else the
-    last one in the task's language, else the last one that names no language: models explain first and answer last.
-    An unclosed fence runs to the end of the text. With `in_fence` the prompt has opened the fence already.
+    `prefix` is what stands above the completion in the program: a function's head that the prompt ended with, or
+    imports and helpers. A fenced block that defines `entry_point` takes the place of the head but not of what stands
+    above it. Of several fenced blocks the last one that defines `entry_point` is taken, else the last one in the task's
+    language, else the last one that names no language: models explain first and answer last. With `in_fence` the prompt
+    has opened the fence already, and the program ends where it is closed. An unclosed fence runs to the end of the text.
     """
     if in_fence:
-        completion = f"```{language}\n{completion}"
-    blocks = _fenced(completion)
+        blocks = _fenced(f"```{language}\n{completion}")[:1]
+    else:
+        blocks = _fenced(completion)
     if blocks:
-        code = _choose(blocks, language, entry_point)
-        if prefix and not _defines(code, entry_point):
-            return prefix + _as_body(code)
-        return textwrap.dedent(code).strip("\n") + "\n"
-    if prefix:
+        code = textwrap.dedent(_choose(blocks, language, entry_point)).strip("\n") + "\n"
+        head = _head_of(prefix, entry_point)
+        if head is None or _defines(code, entry_point):
+            return _joined(prefix if head is None else prefix[:head], code)
+        return prefix + "\n" + textwrap.indent(code, "    ")
+    if _head_of(prefix, entry_point) is not None:
         return prefix + _first_block(completion)
-    return _raw(completion, language)
+    return _joined(prefix, _raw(completion, language))
+
+
+def _head_of(prefix: str, entry_point: str | None) -> int | None:
+    """Where the unfinished function that the prefix ends with begins; None when it ends with whole statements."""
+    if entry_point is None and not prefix.rstrip().endswith(":"):
+        return None
+    name = r"\w+" if entry_point is None else rf"{re.escape(entry_point)}\b"
+    heads = list(re.finditer(rf"^(async )?def {name}", prefix, re.MULTILINE))
+    return heads[-1].start() if heads else None
+
+
+def _joined(above: str, code: str) -> str:
+    return code if not above.strip() or not code.strip() else above.rstrip() + "\n\n\n" + code
 
 
 def _fenced(text: str) -> list[tuple[str, str]]:
@@ -70,12 +86,6 @@ def _choose(blocks: list[tuple[str, str]], language: str, entry_point: str | Non
 
 def _defines(code: str, entry_point: str | None) -> bool:
     return entry_point is not None and re.search(rf"\b(def|class)\s+{re.escape(entry_point)}\b", code) is not None
-
-
-def _as_body(code: str) -> str:
-    """Code that continues a function's head: on a new line, indented."""
-    body = textwrap.dedent(code).strip("\n")
-    return "\n" + textwrap.indent(body, "    ") + "\n"
 
 
 def _first_block(completion: str) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 from ascent.config import TasksSection
 from ascent.errors import InputError
-from ascent.tasks.loading import load_tasks
+from ascent.tasks.loading import load_split, load_tasks
 from ascent.tasks.prompts import with_prompt
-from ascent.tasks.split import split_tasks
 from ascent.types import Task
 
 
@@ -30,13 +29,11 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
     Tasks whose prompt leaves no room for `completion` tokens in a `context`, or is longer than `max_prompt_tokens`, are
     left out and told. At most `shown` held-out tasks are kept. Raises InputError when no training task remains.
     """
-    loaded = load_tasks(section.train)
-    notes = [loaded.report()] if loaded.rejected else []
-    tasks = loaded.tasks
+    notes = []
     if isinstance(section.held_out, str):
-        other = load_tasks(section.held_out)
+        loaded, other = load_tasks(section.train), load_tasks(section.held_out)
         notes += [other.report()] if other.rejected else []
-        train, held_out = tasks, other.tasks
+        train, held_out = loaded.tasks, other.tasks
         both = {task.id for task in train} & {task.id for task in held_out}
         if both:
             raise InputError(
@@ -44,7 +41,8 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
                 "Held-out tasks must not be trained on: take them out of one file.",
             )
     else:
-        train, held_out = split_tasks(tasks, section.held_out, section.seed)
+        loaded, train, held_out = load_split(section.train, section.held_out, section.seed)
+    notes += [loaded.report()] if loaded.rejected else []
     chat = section.chat == "always" or (section.chat == "auto" and tokenizer.chat_template is not None)
     if chat and tokenizer.chat_template is None:
         raise InputError("tasks.chat=always, but the model's tokenizer has no chat template", "Set tasks.chat=never.")
