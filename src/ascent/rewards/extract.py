@@ -30,12 +30,10 @@ def extract_program(
     imports and helpers. A fenced block that defines `entry_point` takes the place of the head but not of what stands
     above it. Of several fenced blocks the last one that defines `entry_point` is taken, else the last one in the task's
     language, else the last one that names no language: models explain first and answer last. With `in_fence` the prompt
-    has opened the fence already, and the program ends where it is closed. An unclosed fence runs to the end of the text.
+    has opened the fence already, and the program ends where it is closed. An unclosed fence runs to the end of the
+    text.
     """
-    if in_fence:
-        blocks = _fenced(f"```{language}\n{completion}")[:1]
-    else:
-        blocks = _fenced(completion)
+    blocks = _fenced(f"```{language}\n{completion}")[:1] if in_fence else _fenced(completion)
     if blocks:
         code = textwrap.dedent(_choose(blocks, language, entry_point)).strip("\n") + "\n"
         head = _head_of(prefix, entry_point)
