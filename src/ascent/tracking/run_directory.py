@@ -72,17 +72,15 @@ class RunDirectory:
 def create(folder: Path, name: str) -> RunDirectory:
     """Make a new run directory. Raises InputError when it exists or can't be written."""
     path = folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-        run = RunDirectory(path)
-        run.rollouts.mkdir()
-        run.checkpoints.mkdir()
-    except FileExistsError:
+    if path.exists():
         raise InputError(
             f"run directory {path} exists already",
             f"Go on with it by `ascent train --resume {path}`, or choose another tracking.name.",
-        ) from None
+        )
+    run = RunDirectory(path)
+    try:
+        for each in (run.rollouts, run.checkpoints):
+            each.mkdir(parents=True)
     except OSError as error:
         raise InputError(
             f"run directory {path} can't be written: {error.strerror or error}",
