@@ -25,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_BAD
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -180,6 +180,20 @@ def test_two_processes_train_as_one_does(
     assert all(samples_one[place] == samples_two[place] for place in first)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("override", ["model.lora.r=4", "model.dtype=bfloat16", "trainer.gradient_checkpointing=true"])
+def test_other_ways_to_train_keep_sampler_and_trainer_in_step(
+    override: str, ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_steps=5)
+    done = ascent("train", config, "rollout.engine=vllm", "memory.kv_cache_mb=16", override)
+    assert done.returncode == 0, done.stderr
+    lines = assert_whole(tmp_path / "runs" / "run", 5)
+    assert any(line["grad_norm"] > 0 for line in lines)
+    for line in lines:
+        assert line["sampling/sampling_logp_difference/mean"] <= (0.01 if "bfloat16" in override else 1e-4)
+
+
 def test_several_processes_stop_together_and_resume(
     ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:

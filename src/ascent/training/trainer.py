@@ -115,9 +115,10 @@ class GRPOTrainer(TRLTrainer):
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         if self._plain:
-            return super()._generate_single_turn(
-                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
-            )
+            with self._clock.phase("generate"):
+                return super()._generate_single_turn(
+                    prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+                )
         assert self._batch is not None
         self.sync_engine()
         self._batch.groups = group_requests(
@@ -262,7 +263,7 @@ class GRPOTrainer(TRLTrainer):
                     step=self.state.global_step,
                     total_steps=self.state.max_steps,
                     epoch=float(self.state.epoch or 0.0),
-                    generation=self._generation - 1,
+                    generation=None if self._plain else self._generation - 1,
                     metrics={name: None if value is None else none_if_nan(value) for name, value in metrics.items()},
                     times=times,
                     engine=engine,
