@@ -170,3 +170,20 @@ def test_reading_a_configuration_imports_no_torch(tmp_path: Path) -> None:
 def test_examples_are_valid() -> None:
     for example in (Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"):
         config.load(example)
+
+
+def test_every_key_is_documented() -> None:
+    import pydantic
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+    def keys(section: Any, prefix: str = "") -> list[str]:
+        found = []
+        for name, field in section.model_fields.items():
+            inner = [t for t in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(t, type)]
+            nested = [t for t in inner if issubclass(t, pydantic.BaseModel)]
+            found += keys(nested[0], f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+        return found
+
+    missing = [key for key in keys(config.RunConfig) if f"`{key}`" not in page]
+    assert not missing
