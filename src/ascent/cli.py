@@ -43,9 +43,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_train(verbs: argparse._SubParsersAction) -> None:
     verb = _add(verbs, "train", _train, "train a policy as a configuration file says")
-    verb.add_argument("config", nargs="?", type=Path, help="YAML file, such as examples/smollm2_mbpp.yaml")
+    verb.add_argument("config", nargs="?", help="YAML file, such as examples/smollm2_mbpp.yaml")
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the file's")
-    verb.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder")
+    verb.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
+    )
     verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
 
 
@@ -53,17 +58,20 @@ def _train(args: argparse.Namespace) -> int:
     from ascent import config
     from ascent.tracking import run_directory
 
-    if (args.config is None) == (args.resume is None):
-        raise InputError("ascent train takes a configuration file, or --resume RUN")
+    words = [word for word in (args.config, *args.overrides) if word is not None]
     if args.resume is not None:
         run = run_directory.open_existing(args.resume)
-    else:
-        settings, notes = config.load(args.config, args.overrides)
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-        name = settings.tracking.name or run_directory.default_name(args.config)
+        settings, notes = config.load_for_resume(run.config, words)
+    elif words:
+        path = Path(words[0])
+        settings, notes = config.load(path, words[1:])
+        name = settings.tracking.name or run_directory.default_name(path)
         run = run_directory.create(Path(settings.tracking.folder), name)
-        run.config.write_text(settings.to_yaml(), encoding="utf-8")
+    else:
+        raise InputError("ascent train takes a configuration file, or --resume RUN")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    run_directory.write_text(run.config, settings.to_yaml())
     if args.devices > 1:
         from ascent.training.launch import launch
 

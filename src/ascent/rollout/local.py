@@ -14,7 +14,7 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings, WeightSyncError, check_length
 from ascent.rollout.prerequisites import check_cpu_engine
-from ascent.rollout.statistics import EngineCounter, busy
+from ascent.rollout.statistics import EngineCounter
 from ascent.rollout.weights.in_place import InPlaceWeights
 from ascent.rollout.weights.packed_cpu import CpuWeights
 from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
@@ -73,7 +73,7 @@ class LocalEngine:
         """See RolloutEngine; one step of vLLM's scheduler."""
         if not self._pending:
             return []
-        with busy(self._counter):
+        with self._counter.busy():
             outputs = self._engine.step()
         finished = [self._complete(output) for output in outputs if output.finished]
         for completion in finished:

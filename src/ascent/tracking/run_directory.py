@@ -113,8 +113,13 @@ def read_state(checkpoint: Path) -> RunState:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file by rename."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a text file by rename."""
     beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    beside.write_text(content, encoding="utf-8")
     os.replace(beside, path)
 
 

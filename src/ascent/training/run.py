@@ -178,6 +178,7 @@ def _trainer(
         reward,
         args,
         train_dataset=to_dataset(tasks.train),
+        eval_dataset=to_dataset(tasks.held_out) if tasks.held_out and args.eval_strategy != "no" else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,

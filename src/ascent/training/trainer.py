@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -282,15 +283,15 @@ class GRPOTrainer(TRLTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.accelerator.is_main_process:
-            folder = f"{self._get_output_dir(trial=trial)}/checkpoint-{self.state.global_step}"
+            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             state = RunState(generation=self._generation, micro_step=self._step, step=self.state.global_step)
-            write_json(_path(folder) / STATE_FILE, asdict(state))  # last: it says that the checkpoint is complete
+            write_json(folder / STATE_FILE, asdict(state))  # last: it says that the checkpoint is complete
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         accept_cpu_index()
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and (_path(checkpoint) / STATE_FILE).is_file():
-            state = read_state(_path(checkpoint))
+        if checkpoint is not None and (Path(checkpoint) / STATE_FILE).is_file():
+            state = read_state(Path(checkpoint))
             self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
 
     # ---- engines ------------------------------------------------------------------------------------------------
@@ -348,9 +349,3 @@ def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _path(folder: str) -> Any:
-    from pathlib import Path
-
-    return Path(folder)
