@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables
 """The pieces of judging that need no process: values as data, comparing, taking asserts apart, explaining."""
 
 from __future__ import annotations
@@ -16,12 +15,8 @@ from ascent.sandbox.asserts import decompose
 from ascent.sandbox.inside.compare import holds, same, same_output
 from ascent.sandbox.inside.values import MalformedError, Opaque, decode, encode, opaque, refuse
 
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
-)
-HASHABLE = st.recursive(
-    SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=8
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
+HASHABLE = st.recursive(SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=8)
 VALUES = st.recursive(
     HASHABLE,
     lambda inner: (
@@ -134,9 +129,7 @@ def test_objects_are_equal_to_nothing() -> None:
         ("YES", "YES ", True),
     ],
 )
-def test_printed_text_is_compared_by_lines_and_numbers_by_value(
-    got: str, expected: str, same_text: bool
-) -> None:
+def test_printed_text_is_compared_by_lines_and_numbers_by_value(got: str, expected: str, same_text: bool) -> None:
     assert same_output(got, expected) is same_text
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - scripts and lists of names
 """The walls themselves: the filter on both architectures, other users, containers, killed judges, lost slots."""
 
 from __future__ import annotations
@@ -165,9 +164,7 @@ def test_the_numbers_are_the_kernels() -> None:
             pytest.skip(f"no {header}")
         words = [line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR")]
         defined = {
-            word[1].partition("_")[2][1:].partition("_")[2]: word[2]
-            for word in words
-            if word[2:] and word[2].isdigit()
+            word[1].partition("_")[2][1:].partition("_")[2]: word[2] for word in words if word[2:] and word[2].isdigit()
         }
         defined.setdefault("newfstatat", defined.get("fstatat", ""))
         numbers = {name: str(number) for name, number in arch.numbers.items()}
@@ -262,9 +259,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="drops privileges")
 
 
 @pytest.mark.parametrize("container", [False, True], ids=["bare", "container"])
-@pytest.mark.parametrize(
-    "user", [None, pytest.param(23456, marks=needs_root)], ids=["own user", "unprivileged"]
-)
+@pytest.mark.parametrize("user", [None, pytest.param(23456, marks=needs_root)], ids=["own user", "unprivileged"])
 def test_it_holds_for_every_user_and_in_containers(tmp_path: Path, user: int | None, container: bool) -> None:
     said = run_elsewhere(tmp_path, CONTAINER if container else "", user)
     level, passed, outcome, error, threads, *_ = said.split()

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables
 """No false verdicts on public task sets: reference solutions pass, mutants of them fail. Skipped where the
 sets aren't there."""
 
@@ -76,8 +75,7 @@ def test_every_reference_solution_passes(sandbox: Sandbox) -> None:
 @needs_data
 def test_most_asserts_become_calls_with_expected_values() -> None:
     whole = [
-        all(isinstance(t, AssertTest) and decompose(t.code) for t in tests)
-        for _, _, tests in humaneval() + mbpp()
+        all(isinstance(t, AssertTest) and decompose(t.code) for t in tests) for _, _, tests in humaneval() + mbpp()
     ]
     assert sum(whole[:164]) >= 148
     assert sum(whole[164:]) >= 596
@@ -132,9 +130,7 @@ def mutants(rows: list[Row], each: int) -> Iterator[tuple[str, Row]]:
     for name, program, tests in rows:
         places = _Mutator(-2)
         places.visit(ast.parse(program.source))
-        chosen = random.Random(zlib.crc32(name.encode())).sample(
-            range(places.seen + 1), min(each, places.seen + 1)
-        )
+        chosen = random.Random(zlib.crc32(name.encode())).sample(range(places.seen + 1), min(each, places.seen + 1))
         for place in chosen:
             mutator = _Mutator(place)
             tree = ast.fix_missing_locations(mutator.visit(ast.parse(program.source)))

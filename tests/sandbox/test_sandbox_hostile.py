@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - tables
 """No hostile program gets a pass that it didn't earn, gets out, or leaves anything behind."""
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ def breached(results: Sequence[AttackResult]) -> dict[str, tuple[str, ...]]:
 def opened(level: Level, without: Sequence[str] = (), slots: int = 1) -> Iterator[Sandbox]:
     require: Level = "none" if without else level
     try:
-        sandbox = Sandbox(
-            slots=slots, at_most=level, require=require, without=without, compile_limits=COMPILE
-        )
+        sandbox = Sandbox(slots=slots, at_most=level, require=require, without=without, compile_limits=COMPILE)
     except SandboxError as error:
         pytest.skip(f"level {level} isn't available here: {error}")
     with sandbox:
@@ -142,9 +139,7 @@ def judged_alike(chosen: Sequence[Attack]) -> dict[str, tuple[object, object]]:
             second = outcomes_of(busy, chosen, LIMITS)
         finally:
             stop.set()
-    return {
-        attack.name: (one, two) for attack, one, two in zip(chosen, first, second, strict=True) if one != two
-    }
+    return {attack.name: (one, two) for attack, one, two in zip(chosen, first, second, strict=True) if one != two}
 
 
 # Where two limits race, which one is met first depends on the machine; both are failures.
@@ -161,11 +156,7 @@ RACES = {
 
 
 def test_verdicts_are_the_same_under_load() -> None:
-    chosen = [
-        attack
-        for attack in attacks()
-        if attack.kind in ("leaving early", "lying values", "forging the channel")
-    ]
+    chosen = [attack for attack in attacks() if attack.kind in ("leaving early", "lying values", "forging the channel")]
     assert judged_alike([attack for attack in chosen if attack.name not in RACES]) == {}
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - programs on one line each
 """What the sandbox says of honest and of faulty programs, by every kind of test."""
 
 from __future__ import annotations

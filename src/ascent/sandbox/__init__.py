@@ -57,7 +57,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(
-            f"module 'ascent.sandbox' has no attribute {name!r}; public names: {', '.join(__all__)}"
-        )
+        raise AttributeError(f"module 'ascent.sandbox' has no attribute {name!r}; public names: {', '.join(__all__)}")
     return getattr(importlib.import_module(f"ascent.sandbox.{_LAZY[name]}"), name)

@@ -49,13 +49,7 @@ def _calls(body: list[ast.stmt]) -> list[Call]:
     if len(checks) != 1 or checks[0].name != "check" or checks[0].decorator_list:
         raise _NotSimpleError
     arguments = checks[0].args
-    if (
-        len(arguments.args) != 1
-        or arguments.vararg
-        or arguments.kwarg
-        or arguments.kwonlyargs
-        or arguments.defaults
-    ):
+    if len(arguments.args) != 1 or arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults:
         raise _NotSimpleError
     *before, last = [node for node in body if node is not checks[0]]
     if not all(_is_inert(node) for node in before) or body.index(last) < body.index(checks[0]):
@@ -73,12 +67,7 @@ def _checked_name(node: ast.stmt) -> str:
     """`f` of a last line `check(f)`."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
-        if (
-            isinstance(call.func, ast.Name)
-            and call.func.id == "check"
-            and len(call.args) == 1
-            and not call.keywords
-        ):
+        if isinstance(call.func, ast.Name) and call.func.id == "check" and len(call.args) == 1 and not call.keywords:
             argument = call.args[0]
             if isinstance(argument, ast.Name):
                 return argument.id
@@ -109,11 +98,7 @@ def _condition(test: ast.expr, names: dict[str, str]) -> Call:
         if not isinstance(left, ast.Call):
             left, right = right, left
         return _call(left, names, {"mode": "equal", "expected": _literal(right)})
-    if (
-        isinstance(operator, ast.Is)
-        and isinstance(right, ast.Constant)
-        and right.value in (None, True, False)
-    ):
+    if isinstance(operator, ast.Is) and isinstance(right, ast.Constant) and right.value in (None, True, False):
         if type(right.value) not in (bool, type(None)):
             raise _NotSimpleError
         return _call(left, names, {"mode": "is", "expected": right.value})

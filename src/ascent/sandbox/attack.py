@@ -209,9 +209,7 @@ def _run_attack(sandbox: Sandbox, ground: Arena, attack: Attack) -> AttackResult
         breaches.append("brought its slot down")
     elif (left := len(processes_below(os.getpid())) - before) > 0:
         breaches.append(f"left {left} processes behind")
-    honest = sandbox.submit(
-        Program("def solve(n): return n + 1"), [FunctionTest("solve", (1,), 2)], LIMITS
-    ).result()
+    honest = sandbox.submit(Program("def solve(n): return n + 1"), [FunctionTest("solve", (1,), 2)], LIMITS).result()
     if not honest.all_passed:
         breaches.append(f"made the next program fail ({honest.error or honest.infrastructure_error})")
     return AttackResult(attack, replace(verdict, output=verdict.output[:200]), tuple(breaches))

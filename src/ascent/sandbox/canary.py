@@ -67,9 +67,7 @@ def _probe(slot: Slot, level: Level, secret: str) -> list[str]:
         attempts.append(("read a file of somebody else", "reads", (secret,)))
     program = Program(_SOURCE)
     tests = [FunctionTest(function, args, "denied") for _, function, args in attempts]
-    verdict = Judge(
-        slot, level, program, make_plan(program, tests, False), Limits(), CompileCache("")
-    ).verdict()
+    verdict = Judge(slot, level, program, make_plan(program, tests, False), Limits(), CompileCache("")).verdict()
     return [
         f"{what} ({verdict.error})"
         for (what, _, _), outcome in zip(attempts, verdict.outcomes, strict=True)

@@ -75,9 +75,7 @@ class CompileCache:
             Path(self._entries.pop(key).path).unlink(missing_ok=True)
 
 
-def compile_program(
-    slot: Slot, toolchain: Toolchain, source: bytes, entry: CompiledProgram, limits: Limits
-) -> None:
+def compile_program(slot: Slot, toolchain: Toolchain, source: bytes, entry: CompiledProgram, limits: Limits) -> None:
     """Fill a cache entry, unless it is filled. Raises SlotError."""
     if not entry.made:
         entry.error = _run_compiler(slot, toolchain, toolchain.build, source, entry.path, limits)

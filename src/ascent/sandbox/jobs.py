@@ -62,14 +62,8 @@ def explain(ending: Ending, limits: Limits) -> tuple[str, str]:
     if ending.reason is not None:
         outcome, text = _REASONS[ending.reason]
     elif ending.signal is not None:
-        name = (
-            signal.Signals(ending.signal).name
-            if ending.signal < signal.SIGRTMIN
-            else f"signal {ending.signal}"
-        )
-        outcome, text = _SIGNALS.get(
-            signal.Signals(ending.signal), ("error", f"the program was ended by {name}")
-        )
+        name = signal.Signals(ending.signal).name if ending.signal < signal.SIGRTMIN else f"signal {ending.signal}"
+        outcome, text = _SIGNALS.get(signal.Signals(ending.signal), ("error", f"the program was ended by {name}"))
     else:
         words = ending.err.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1][:300]
         outcome, text = "error", f"the program ended with code {ending.code}{': ' if words else ''}{words}"

@@ -55,17 +55,13 @@ def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -
     stdio: list[tuple[int, StdioTest]] = []
     for place, test in enumerate(tests):
         if program.language != "python" and not isinstance(test, StdioTest):
-            raise InvalidTestError(
-                f"test {place}: a {program.language} program takes stdio tests, not {test.kind}"
-            )
+            raise InvalidTestError(f"test {place}: a {program.language} program takes stdio tests, not {test.kind}")
         if isinstance(test, FunctionTest):
             calls.append((place, (_call(place, test),)))
         elif isinstance(test, StdioTest):
             stdio.append((place, test))
         elif not isinstance(test, AssertTest):
-            raise InvalidTestError(
-                f"test {place}: {type(test).__name__} is no kind of test; see docs/sandbox.md"
-            )
+            raise InvalidTestError(f"test {place}: {type(test).__name__} is no kind of test; see docs/sandbox.md")
         elif test.in_process:
             if not allow_in_process:
                 raise InvalidTestError(
@@ -239,9 +235,7 @@ class Judge:
         """Compile, then run what came out. Compiling isn't counted against the program's limits."""
         toolchain = find_toolchain(self._program.language)
         if not self._plan.count:
-            self._compiled, self._error = check_program(
-                self._slot, toolchain, self._source, self._cache.limits
-            )
+            self._compiled, self._error = check_program(self._slot, toolchain, self._source, self._cache.limits)
             return
         with self._cache.entry(toolchain, self._source) as entry:
             compile_program(self._slot, toolchain, self._source, entry, self._cache.limits)

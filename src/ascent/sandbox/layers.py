@@ -51,9 +51,7 @@ class LayerReport:
                 "interpreter readable by all avoids that"
             )
         if report["active"]["landlock"] and report["landlock_abi"] < 6:
-            notes.append(
-                f"Landlock version {report['landlock_abi']}: seccomp alone holds signals and abstract sockets"
-            )
+            notes.append(f"Landlock version {report['landlock_abi']}: seccomp alone holds signals and abstract sockets")
         return cls(
             level,
             report["active"],

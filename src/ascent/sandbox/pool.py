@@ -139,9 +139,7 @@ class _SlotThread(threading.Thread):
         started, restarts, failure = time.monotonic(), 0, ""
         for _ in range(_ATTEMPTS):
             try:
-                verdict = Judge(
-                    self.slot, self.level, job.program, job.plan, job.limits, self._cache
-                ).verdict()
+                verdict = Judge(self.slot, self.level, job.program, job.plan, job.limits, self._cache).verdict()
                 break
             except SlotError as error:
                 failure = str(error)
@@ -219,9 +217,7 @@ class Sandbox:
         base, self._lock = make_base()
         first_uid = _free_user_ids() if os.geteuid() == 0 else None
         self._threads: list[_SlotThread] = []
-        self._finalizer = weakref.finalize(
-            self, _close, self._work, self._threads, base, self._lock, os.getpid()
-        )
+        self._finalizer = weakref.finalize(self, _close, self._work, self._threads, base, self._lock, os.getpid())
         try:
             self._start(slots or max(1, (os.cpu_count() or 2) // 2), config, base, first_uid, compile_limits)
             self._check_level(require)
@@ -229,9 +225,7 @@ class Sandbox:
             self.close()
             raise
 
-    def _start(
-        self, slots: int, config: SlotConfig, base: str, first_uid: int | None, compile_limits: Limits
-    ) -> None:
+    def _start(self, slots: int, config: SlotConfig, base: str, first_uid: int | None, compile_limits: Limits) -> None:
         cache = CompileCache(os.path.join(base, "compiled"), compile_limits)
         os.mkdir(cache.folder)
         os.chmod(cache.folder, 0o711)
@@ -278,9 +272,7 @@ class Sandbox:
                 most_queued=work.most_queued,
             )
 
-    def submit(
-        self, program: Program, tests: Sequence[Test], limits: Limits | None = None
-    ) -> Future[Verdict]:
+    def submit(self, program: Program, tests: Sequence[Test], limits: Limits | None = None) -> Future[Verdict]:
         """Judge a program; with no tests, only whether it is valid. Raises InvalidTestError and
         SandboxClosedError at once; the future never holds an exception of the program's making."""
         plan = make_plan(program, tests, self._allow_in_process)

@@ -156,9 +156,7 @@ class Slot:
         except wire.ClosedError as error:
             words = process.last_words()
             process.end()
-            raise SlotError(
-                f"a sandbox {module} could not start ({error}): {words or 'it said nothing'}"
-            ) from error
+            raise SlotError(f"a sandbox {module} could not start ({error}): {words or 'it said nothing'}") from error
         return process
 
     def close(self) -> None:

@@ -44,9 +44,7 @@ def same(got: Any, expected: Any, tolerance: float | None, unordered: bool) -> b
     if isinstance(expected, float):
         return got == expected or (got != got and expected != expected)
     if isinstance(expected, complex):
-        return same(got.real, expected.real, tolerance, False) and same(
-            got.imag, expected.imag, tolerance, False
-        )
+        return same(got.real, expected.real, tolerance, False) and same(got.imag, expected.imag, tolerance, False)
     if isinstance(expected, (list, tuple)):
         if len(got) != len(expected):
             return False
@@ -75,18 +73,14 @@ def _near(got: float, expected: float, tolerance: float) -> bool:
         return False
 
 
-def _same_mapping(
-    got: dict[Any, Any], expected: dict[Any, Any], tolerance: float | None, unordered: bool
-) -> bool:
+def _same_mapping(got: dict[Any, Any], expected: dict[Any, Any], tolerance: float | None, unordered: bool) -> bool:
     for key, value in expected.items():
         if key not in got or not same(got[key], value, tolerance, unordered):
             return False
     return _same_multiset(list(got), list(expected), None, False)
 
 
-def _same_multiset(
-    got: Sequence[Any], expected: Sequence[Any], tolerance: float | None, unordered: bool
-) -> bool:
+def _same_multiset(got: Sequence[Any], expected: Sequence[Any], tolerance: float | None, unordered: bool) -> bool:
     if tolerance is None:
         keys = sorted(_key(item, unordered) for item in got)
         return keys == sorted(_key(item, unordered) for item in expected)
@@ -118,9 +112,7 @@ def same_output(got: str, expected: str) -> bool:
     got_lines, expected_lines = _lines(got), _lines(expected)
     if len(got_lines) != len(expected_lines):
         return False
-    return all(
-        a == b or _same_tokens(a.split(), b.split()) for a, b in zip(got_lines, expected_lines, strict=True)
-    )
+    return all(a == b or _same_tokens(a.split(), b.split()) for a, b in zip(got_lines, expected_lines, strict=True))
 
 
 def _lines(text: str) -> list[str]:
@@ -131,9 +123,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _same_tokens(got: list[str], expected: list[str]) -> bool:
-    return len(got) == len(expected) and all(
-        a == b or _same_number(a, b) for a, b in zip(got, expected, strict=True)
-    )
+    return len(got) == len(expected) and all(a == b or _same_number(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def _same_number(got: str, expected: str) -> bool:

@@ -70,9 +70,7 @@ class Confinement:
             self._note("landlock", False, f"the kernel refuses Landlock: {error.strerror}")
             self.read_only = True  # nothing else keeps a program from writing, so its filter must
             return
-        self.run_ruleset = os.dup2(
-            low, _RULESET_FD, inheritable=False
-        )  # out of the way of a child's descriptors
+        self.run_ruleset = os.dup2(low, _RULESET_FD, inheritable=False)  # out of the way of a child's descriptors
         os.close(low)
         self._note("landlock", True, "")
 
@@ -81,9 +79,7 @@ class Confinement:
             self._note("seccomp", False, "left out on request")
             return
         try:
-            self._filters = {
-                kind: seccomp.Filter(kind, not self.read_only) for kind in ("run", "compile", "execute")
-            }
+            self._filters = {kind: seccomp.Filter(kind, not self.read_only) for kind in ("run", "compile", "execute")}
         except OSError as error:
             self._note("seccomp", False, str(error.strerror))
             return
@@ -119,9 +115,7 @@ class Confinement:
     @property
     def counts_threads(self) -> bool:
         """Whether the kernel's own limit on processes holds; otherwise the slot counts threads itself."""
-        return self.active["limits"] and (
-            self.uid is not None or (self.active["namespaces"] and os.getuid() != 0)
-        )
+        return self.active["limits"] and (self.uid is not None or (self.active["namespaces"] and os.getuid() != 0))
 
     def enter(self, profile: str, limits: Mapping[str, Any], parent: int) -> None:
         """In the child: put on every layer, for ever. Raises OSError."""
@@ -129,9 +123,7 @@ class Confinement:
             self._set_limits(profile, limits)
         if "user" not in self.without:
             self._change_user(profile)
-        prctl(
-            _PR_SET_DUMPABLE, 1
-        )  # /dev/stdin needs /proc/self/fd; there is nothing in this process to protect
+        prctl(_PR_SET_DUMPABLE, 1)  # /dev/stdin needs /proc/self/fd; there is nothing in this process to protect
         prctl(_PR_SET_PDEATHSIG, 9)
         if os.getppid() != parent:
             raise OSError(3, "the slot died")

@@ -239,9 +239,7 @@ class Client:
             value = function(*args, **kwargs)
             text = encode(["returned", value], self._handle)
         except Exception as error:  # noqa: BLE001 - the program may catch what the test's function raises
-            text = encode(
-                ["raised", [kind.__name__ for kind in type(error).__mro__], str(error)], self._handle
-            )
+            text = encode(["raised", [kind.__name__ for kind in type(error).__mro__], str(error)], self._handle)
         send(self._fd, text)
 
     def _handle(self, value: Any) -> list[Any]:

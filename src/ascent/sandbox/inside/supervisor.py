@@ -145,9 +145,7 @@ class _Slot:
 
     def _run(self, job: Mapping[str, Any], payload: bytearray, fds: list[int]) -> None:
         sinks = {
-            "channel": Sink(
-                job["channel_bytes"], frames=job["answers"] if job["kind"] == "function" else None
-            ),
+            "channel": Sink(job["channel_bytes"], frames=job["answers"] if job["kind"] == "function" else None),
             "out": Sink(job["output_bytes"], strict=job["kind"] in ("stdio", "execute")),
             "err": Sink(16384),
         }

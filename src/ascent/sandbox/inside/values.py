@@ -90,9 +90,7 @@ def _tagged(value: Any, other: Callable[[Any], list[Any]]) -> Any:
 
 def _items(values: Any, other: Callable[[Any], list[Any]]) -> Any:
     kinds = set(map(type, values))
-    if kinds <= _SCALARS and (
-        int not in kinds or all(-_LARGE < v < _LARGE for v in values if type(v) is int)
-    ):
+    if kinds <= _SCALARS and (int not in kinds or all(-_LARGE < v < _LARGE for v in values if type(v) is int)):
         return values
     return [_tagged(item, other) for item in values]
 
@@ -137,11 +135,7 @@ def _plain(node: Any, handle: Callable[[Any], Any] | None) -> Any:
         return node
     tag, rest = node[0], node[1:]
     if tag in ("l", "t", "s", "f"):
-        items = (
-            [_plain(item, handle) for item in rest]
-            if any(type(item) in (list, dict) for item in rest)
-            else rest
-        )
+        items = [_plain(item, handle) for item in rest] if any(type(item) in (list, dict) for item in rest) else rest
         return items if tag == "l" else {"t": tuple, "s": set, "f": frozenset}[tag](items)
     if tag == "d":
         flat = [_plain(item, handle) for item in rest]

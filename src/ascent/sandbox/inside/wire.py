@@ -53,9 +53,7 @@ def _first(sock: _socket.socket) -> tuple[bytes, list[int]]:
     data, fds = b"", array.array("i")
     while len(data) < _SIZES.size:
         try:
-            more, rights, _, _ = sock.recvmsg(
-                _SIZES.size - len(data), _socket.CMSG_SPACE(_FDS_AT_MOST * fds.itemsize)
-            )
+            more, rights, _, _ = sock.recvmsg(_SIZES.size - len(data), _socket.CMSG_SPACE(_FDS_AT_MOST * fds.itemsize))
         except OSError as error:
             raise ClosedError(str(error) or "timed out") from error
         for _, _, ancillary in rights:
