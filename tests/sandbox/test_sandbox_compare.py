@@ -155,7 +155,7 @@ def test_tolerance_is_relative_and_absolute_and_infinity_is_only_infinity() -> N
         ("assert abs(f(1) - 2.5) < 1e-6", 1),
         ("assert f(-1) == 10**9 + 7", 1),
         ("assert f(1) == 2, 'message'\nassert True\nassert f(2) == 3", 2),
-        ("def check(candidate):\n    '''doc'''\n    assert candidate(1) == 2\n    assert candidate(2) == 3\ncheck(f)", 2),
+        ("def check(candidate):\n    'doc'\n    assert candidate(1) == 2\n    assert candidate(2) == 3\ncheck(f)", 2),
         ("METADATA = {}\ndef check(c):\n    assert c(1) == 2\ncheck(f)", 1),
         ("assert f(x) == 2", 0),
         ("x = 1\nassert f(x) == 2", 0),

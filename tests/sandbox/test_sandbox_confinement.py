@@ -213,7 +213,8 @@ import ctypes, struct
 from ascent.sandbox.inside.syscalls import architecture, prctl, syscall
 table = architecture()
 denied = [table.numbers[name] for name in ("unshare", "mount", "umount2", "setns", "pivot_root", "pidfd_getfd")]
-code = [(0x20, 0, 0, 0)] + [(0x15, len(denied) - i, 0, n) for i, n in enumerate(denied)] + [(6, 0, 0, 0x7fff0000), (6, 0, 0, 0x50001)]
+code = [(0x20, 0, 0, 0)] + [(0x15, len(denied) - i, 0, n) for i, n in enumerate(denied)]
+code += [(6, 0, 0, 0x7FFF0000), (6, 0, 0, 0x50001)]
 words = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in code))
 class P(ctypes.Structure):
     _fields_ = (("n", ctypes.c_ushort), ("f", ctypes.c_void_p))

@@ -147,7 +147,7 @@ def test_methods_keyword_arguments_and_recursion(sandbox: Sandbox) -> None:
     ("source", "stdin", "stdout"),
     [
         ("import sys\ndef main():\n    print(2 * int(input()))\n    sys.exit()\nmain()", "3", "6"),
-        ("if __name__ == '__main__':\n    import sys\n    print(sum(map(int, sys.stdin.read().split())))", "1 2\n3", "6"),
+        ("if __name__ == '__main__':\n    import sys\n    print(len(sys.stdin.read().split()))", "1 2\n3", "3"),
         ("print(sum(map(int, open(0).read().split())))", "1 2", "3"),
         ("import sys\nprint(sum(map(int, sys.stdin.buffer.readline().split())))", "1 2\n9", "3"),
         ("import sys\nprint(sum(int(line) for line in sys.stdin))", "1\n2\n", "3"),
@@ -161,10 +161,10 @@ def test_methods_keyword_arguments_and_recursion(sandbox: Sandbox) -> None:
          "def f(n): return 0 if n == 0 else 1 + f(n - 1)\n"
          "t = threading.Thread(target=lambda: print(f(100000)))\nt.start(); t.join()", "", "100000"),
         ("import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    print(1)\nasyncio.run(main())", "", "1"),
-        ("from concurrent.futures import ThreadPoolExecutor as T\nwith T(8) as t:\n    print(sum(t.map(int, '1234')))", "", "10"),
+        ("import concurrent.futures as c\nwith c.ThreadPoolExecutor(8) as t:\n    print(*t.map(int, '12'))", "", "1 2"),
         ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(1))", "", "A(x=1)"),
         ("import atexit\natexit.register(print, 'end')\nprint('start')", "", "start\nend"),
-        ("import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n    f.write('1')\n    f.seek(0)\n    print(f.read())", "", "1"),
+        ("import tempfile\nwith tempfile.TemporaryFile() as f:\n    f.write(b'1')\n    print(f.tell())", "", "1"),
         ("open('x', 'w').write('1')\nprint(open('x').read())", "", "1"),
         ("import os, sys\nprint(1)\nsys.stdout.flush()\nos._exit(0)", "", "1"),
         ("print('x' * 500000)", "", "x" * 500000),
@@ -172,7 +172,8 @@ def test_methods_keyword_arguments_and_recursion(sandbox: Sandbox) -> None:
         ("print('1.50 2')", "", "1.5 2"),
         ("print('a  \\n\\n')", "", "a"),
         ("quit()", "", ""),
-        ("import decimal, fractions, random, datetime, statistics, hashlib, json, re, zoneinfo\nprint(zoneinfo.ZoneInfo('UTC'))", "", "UTC"),
+        ("import decimal, fractions, random, datetime, statistics, hashlib, json, sqlite3\nprint(1)", "", "1"),
+        ("import zoneinfo\nprint(zoneinfo.ZoneInfo('UTC'))", "", "UTC"),
     ],
 )  # fmt: skip
 def test_honest_scripts_pass(sandbox: Sandbox, source: str, stdin: str, stdout: str) -> None:
@@ -299,7 +300,8 @@ def test_a_test_that_is_no_python_is_refused(sandbox: Sandbox) -> None:
 
 SOURCES: dict[Language, str] = {
     "c": '#include <stdio.h>\nint main(void) { int n; if (scanf("%d", &n) != 1) return 1; printf("%d\\n", 2 * n); }',
-    "cpp": "#include <iostream>\n#include <vector>\nint main() { int n; if (!(std::cin >> n)) return 1; std::vector<int> v(n, 2);\n"
+    "cpp": "#include <iostream>\n#include <vector>\n"
+    "int main() { int n; if (!(std::cin >> n)) return 1; std::vector<int> v(n, 2);\n"
     " int s = 0; for (int x : v) s += x; std::cout << s << std::endl; }",
     "rust": "use std::io;\nfn main() { let mut s = String::new(); io::stdin().read_line(&mut s).unwrap();\n"
     ' let n: i64 = s.trim().parse().unwrap(); println!("{}", 2 * n); }',

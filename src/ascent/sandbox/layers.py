@@ -63,6 +63,11 @@ class LayerReport:
         )
 
 
+def mend_of(layer: str) -> str:
+    """What to do so that a layer becomes active."""
+    return _MENDS[layer]
+
+
 def mend(report: LayerReport, wanted: Level) -> str:
     """Why `wanted` can't be given, and what to enable."""
     lines = [f"level {wanted!r} was required, but this machine gives {report.level!r}:"]
