@@ -22,8 +22,8 @@ from ascent.sandbox.pool import Sandbox
 from ascent.sandbox.types import AssertTest, FunctionTest, Limits, Program, StdioTest, Test, Verdict
 
 # Small, so that programs which use everything up end soon.
-COMPILE = Limits(wall_seconds=20.0, cpu_seconds=3.0, memory_bytes=1 << 30, file_bytes=64 << 20, processes=64)
-LIMITS = Limits(wall_seconds=1.0, cpu_seconds=0.4, memory_bytes=400 << 20)
+COMPILE = Limits(wall_seconds=20.0, cpu_seconds=1.5, memory_bytes=1 << 30, file_bytes=64 << 20, processes=64)
+LIMITS = Limits(wall_seconds=0.8, cpu_seconds=0.3, memory_bytes=400 << 20)
 _CHECK = """
 def check(candidate):
     wanted = {wanted!r}

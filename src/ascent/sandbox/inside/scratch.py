@@ -11,32 +11,36 @@ _NO_FOLLOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def empty(path: str) -> None:
-    """Remove everything in it. Directories are flattened, moved up to the top one by one, so depth doesn't
-    matter."""
-    top = os.open(path, _NO_FOLLOW)
+    """Remove everything in it, down and up again by `..`, so that neither depth nor long paths matter.
+    Nobody else is at work in it: all processes of its program are gone."""
+    here = os.open(path, _NO_FOLLOW)
     try:
-        names = os.listdir(top)
-        while names:
-            name = names.pop()
-            if not _is_directory(name, top):
-                os.unlink(name, dir_fd=top)
-                continue
-            os.chmod(name, 0o700, dir_fd=top)
-            inner = os.open(name, _NO_FOLLOW, dir_fd=top)
-            try:
-                for below in os.listdir(inner):
-                    if _is_directory(below, inner):
-                        moved = os.urandom(12).hex()
-                        os.chmod(below, 0o700, dir_fd=inner)
-                        os.rename(below, moved, src_dir_fd=inner, dst_dir_fd=top)
-                        names.append(moved)
-                    else:
-                        os.unlink(below, dir_fd=inner)
-            finally:
-                os.close(inner)
-            os.rmdir(name, dir_fd=top)
+        waiting = [os.listdir(here)]
+        entered: list[str] = []
+        while True:
+            if waiting[-1]:
+                name = waiting[-1].pop()
+                if not _is_directory(name, here):
+                    os.unlink(name, dir_fd=here)
+                    continue
+                os.chmod(name, 0o700, dir_fd=here)
+                here = _move(here, name)
+                entered.append(name)
+                waiting.append(os.listdir(here))
+            elif entered:
+                here = _move(here, "..")
+                waiting.pop()
+                os.rmdir(entered.pop(), dir_fd=here)
+            else:
+                return
     finally:
-        os.close(top)
+        os.close(here)
+
+
+def _move(here: int, name: str) -> int:
+    there = os.open(name, _NO_FOLLOW, dir_fd=here)
+    os.close(here)
+    return there
 
 
 def _is_directory(name: str, at: int) -> bool:
