@@ -8,6 +8,7 @@ assert that isn't of such a form is left to a tester process.
 from __future__ import annotations
 
 import ast
+import builtins
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,3 +177,24 @@ def _arithmetic(node: ast.BinOp) -> Any:
     except (ArithmeticError, ValueError) as error:
         raise _NotSimpleError from error
     raise _NotSimpleError
+
+
+def free_names(code: str) -> list[str]:
+    """Names that test code reads and doesn't make itself: those that its program should define. A builtin's
+    name counts only where the test hands it to its `check`, so that a program can't replace `abs` or `len`
+    in a test. Raises SyntaxError."""
+    tree = ast.parse(code)
+    read: set[str] = set()
+    made: set[str] = set()
+    checked: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else made).add(node.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check":
+            checked |= {argument.id for argument in node.args if isinstance(argument, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            made.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            made |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    return sorted(name for name in read - made if name in checked or not hasattr(builtins, name))

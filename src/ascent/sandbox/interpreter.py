@@ -53,7 +53,7 @@ class Interpreter:
             f"from ascent.sandbox.inside.{module} import main\n"
             "main()\n"
         )
-        return [self.executable, "-S", "-s", "-P", "-B", "-c", start, str(fd)]
+        return [self.executable, "-S", "-s", "-P", "-c", start, str(fd)]
 
 
 def find_interpreter(packages: Sequence[str] = ()) -> Interpreter:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ascent.sandbox.asserts import Call, decompose
+from ascent.sandbox.asserts import Call, decompose, free_names
 from ascent.sandbox.compilers import find_toolchain
 from ascent.sandbox.compiling import CompileCache, check_program, compile_program
 from ascent.sandbox.errors import InvalidTestError, SlotError
@@ -94,6 +94,7 @@ def _call(place: int, test: FunctionTest) -> Call:
 
 def _decomposed(place: int, test: AssertTest) -> list[Call] | None:
     try:
+        free_names(f"{test.setup}\n{test.code}")
         return decompose(test.code)
     except (SyntaxError, ValueError) as error:
         raise InvalidTestError(f"test {place}: its code isn't Python: {error}") from error
@@ -208,7 +209,7 @@ class Judge:
         pending = list(self._plan.asserts)
         while pending and not self._over:
             batch = pending[:1] if self._limits.isolate_tests else pending
-            code = encode([[test.setup, test.code] for _, test in batch], refuse)
+            code = encode([_tester_code(test) for _, test in batch], refuse)
             ending = self._run(self._job("assert", len(batch)), test_code=code)
             if ending.tester_status == _TESTER_COULD_NOT_BEGIN:
                 raise SlotError("a tester could not begin")
@@ -296,6 +297,11 @@ class Judge:
         if answer[0] == "tampered":
             return answer[0], str(answer[1])
         return explain(ending, self._limits)
+
+
+def _tester_code(test: AssertTest) -> list[Any]:
+    code = f"{test.setup}\n{test.code}"
+    return [code, free_names(code)]
 
 
 def _wire_check(call: Call) -> dict[str, Any]:

@@ -130,7 +130,8 @@ class CheckReport:
 
 
 def check_machine() -> CheckReport:
-    """Open a sandbox with all that this machine gives, and compile something in each language. Raises SandboxError."""
+    """Open a sandbox with all that this machine gives, and compile something in each language. Raises
+    SandboxError."""
     with Sandbox(slots=1, require="none") as sandbox:
         languages = {language: _try_language(sandbox, language) for language in get_args(Language)}
         return CheckReport(sandbox.report, languages)

@@ -197,13 +197,13 @@ class _Quitter:
         raise SystemExit(code)
 
 
-def prepare_interpreter() -> None:
-    """Fresh standard streams over descriptors 0, 1 and 2, and the small things that `site` would have set."""
+def prepare_streams() -> None:
+    """In the slot, once: standard streams over descriptors 0, 1 and 2, for all children to come. Their kinds
+    are looked at here, so the descriptors must be a file and two pipes meanwhile, as they will be in a
+    child."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(  # noqa: SIM115
-        2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False
-    )
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
     _streams[:] = [sys.stdout, sys.stderr]

@@ -187,10 +187,11 @@ class Confinement:
 
 def _limit(which: int, soft: int, hard: int | None = None) -> None:
     hard = soft if hard is None else hard
-    ceiling = resource.getrlimit(which)[1]
-    if ceiling != resource.RLIM_INFINITY:
-        soft, hard = min(soft, ceiling), min(hard, ceiling)
-    resource.setrlimit(which, (soft, hard))
+    try:
+        resource.setrlimit(which, (soft, hard))
+    except ValueError:  # above a hard limit that this process was started with
+        ceiling = resource.getrlimit(which)[1]
+        resource.setrlimit(which, (min(soft, ceiling), min(hard, ceiling)))
 
 
 def _can_become(uid: int) -> bool:

@@ -6,12 +6,12 @@ carried before it forks again, so that a program can't find another's answers in
 
 from __future__ import annotations
 
+import _signal
 import _socket
 import contextlib
 import fcntl
 import gc
 import os
-import signal
 import sys
 
 from ascent.sandbox.inside import child, confine, scratch, tester, wire
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _ALL_SEALS = 0xF  # no more seals, no shrinking, growing or writing
+_SIGTERM, _SIGKILL = 15, 9
 _CHANNEL, _SOCKET = 3, 4  # descriptors in a child, after the standard three
 
 
@@ -34,12 +35,13 @@ def main() -> NoReturn:
     confine.be_modest(config["nice"])
     namespaced, reason = _move_into_namespaces(config, sock)
     confine.protect_slot()
-    signal.signal(signal.SIGTERM, _parent_died)
+    _signal.signal(_SIGTERM, _parent_died)
     for path in config["path"]:
         sys.path.append(path)
     for module in config["modules"]:
         __import__(module)
     walls = confine.Confinement(config, namespaced, reason)
+    sys.dont_write_bytecode = True
     slot = _Slot(sock, config, walls)
     wire.send(sock, slot.report())
     gc.collect()
@@ -56,7 +58,7 @@ def _move_into_namespaces(config: Mapping[str, Any], sock: _socket.socket) -> tu
     carries on here."""
     if "namespaces" in config["without"]:
         confine.become_subreaper()
-        confine.die_with_parent(signal.SIGTERM)
+        confine.die_with_parent(_SIGTERM)
         return False, "left out on request"
     arguments = (config["scratch"], config["scratch_bytes"], config["uid"])
     ready, tell = os.pipe()
@@ -68,18 +70,18 @@ def _move_into_namespaces(config: Mapping[str, Any], sock: _socket.socket) -> tu
     answer = os.read(ready, 4096).decode()
     os.close(ready)
     if answer == "ready":
-        confine.die_with_parent(signal.SIGKILL)
+        confine.die_with_parent(_SIGKILL)
         sock.close()
         os._exit(os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1]) & 0xFF)
     os.waitpid(keeper, 0)
     confine.become_subreaper()
-    confine.die_with_parent(signal.SIGTERM)
+    confine.die_with_parent(_SIGTERM)
     return False, answer or "the process that enters the namespaces died"
 
 
 def _keep_namespaces(arguments: tuple[str, int, int | None], tell: int) -> tuple[bool, str]:
     """In the keeper. Returns only in process 1 of the new namespaces."""
-    confine.die_with_parent(signal.SIGKILL)
+    confine.die_with_parent(_SIGKILL)
     try:
         confine.enter_namespaces()
         first = os.fork()
@@ -90,7 +92,7 @@ def _keep_namespaces(arguments: tuple[str, int, int | None], tell: int) -> tuple
         os.close(tell)
         os.closerange(3, 1 << 16)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
-    confine.die_with_parent(signal.SIGKILL)
+    confine.die_with_parent(_SIGKILL)
     try:
         confine.furnish_namespaces(*arguments)
     except OSError as error:
@@ -116,6 +118,8 @@ class _Slot:
         os.environ.clear()
         os.environ.update(self._environment)
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._errors = os.dup(2)  # the judge reads last words from it
+        _prepare_streams(self._null)
 
     def report(self) -> dict[str, object]:
         """Which layers are active, and why the others aren't."""
@@ -140,6 +144,7 @@ class _Slot:
             scratch.empty(self._scratch)
             os._exit(0)
         except BaseException as error:  # noqa: BLE001 - the judge reads these last words
+            os.dup2(self._errors, 2)
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(1)
 
@@ -167,6 +172,17 @@ class _Slot:
             sink.wipe()
         payload[:] = bytes(len(payload))
         scratch.empty(self._scratch)
+
+
+def _prepare_streams(null: int) -> None:
+    reader, writer = os.pipe()
+    os.dup2(writer, 1)
+    os.dup2(writer, 2)
+    child.prepare_streams()
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(reader)
+    os.close(writer)
 
 
 class _Runner:
@@ -239,7 +255,7 @@ class _Runner:
 
     def _become(self, fds: tuple[int, ...], profile: str) -> None:
         os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _signal.signal(_SIGTERM, _signal.SIG_DFL)
         safe = [os.dup2(fd, 64 + place, inheritable=False) for place, fd in enumerate(fds)]
         for place, fd in enumerate(safe):
             os.dup2(fd, place, inheritable=place < 3)
@@ -261,7 +277,6 @@ class _Runner:
                 job["command"],
                 self._slot._environment,
             )
-        child.prepare_interpreter()
         if job["kind"] == "function":
             child.run_functions(source, blob, _CHANNEL)
         if job["kind"] == "in_process":

@@ -6,13 +6,14 @@ import _socket
 import contextlib
 import os
 import select
-import signal
 import time
 
 from ascent.sandbox.inside import confine, scratch, wire
 from ascent.sandbox.inside.child import FRAME
 
 _TICK = 0.05
+_FIRST_BYTES = 1 << 15
+_SIGKILL = 9  # a plain number: conversions of the `signal` module take longer than the call
 _PATIENCE = 10  # times the wall limit, however busy the machine is
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +39,15 @@ class Sink:
         self.answered = 0
         self.answered_at = 0.0
         self._strict, self._wanted, self._answers = strict, frames, answers
-        self._buffer = bytearray(size)
+        self._size = size
+        self._buffer = bytearray(min(size, _FIRST_BYTES))
         self._parsed = 0
 
     def read(self) -> bool:
         """Take what is there; False at the end of the stream. Raises BlockingIOError when there is
         nothing."""
+        if self.used == len(self._buffer) < self._size:
+            self._grow()
         view = memoryview(self._buffer)[self.used :]
         if not view:
             data = os.read(self.fd, 65536)
@@ -53,6 +57,13 @@ class Sink:
         self.used += got
         self._count()
         return got > 0
+
+    def _grow(self) -> None:
+        """Most programs say little, and fresh memory costs more than anything else here."""
+        old = self._buffer
+        self._buffer = bytearray(min(self._size, 4 * len(old)))
+        self._buffer[: self.used] = old
+        old[:] = bytes(len(old))
 
     def _count(self) -> None:
         while self._parsed + FRAME.size <= self.used:
@@ -121,9 +132,9 @@ class Watched:
     def kill(self) -> None:
         """It and its process group."""
         if self.status is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, _SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it is not a group leader yet
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self.pid, _SIGKILL)
 
     def reap(self) -> None:
         """Wait for it."""
@@ -298,11 +309,11 @@ def _kill_descendants(walls: confine.Confinement) -> None:
     """Everything below this process; with a user or a process namespace of its own, in one stroke."""
     if os.getpid() == 1:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+            os.kill(-1, _SIGKILL)
         return
     for pid in _descendants():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, _SIGKILL)
 
 
 def _descendants() -> list[int]:
