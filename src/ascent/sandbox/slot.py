@@ -21,15 +21,16 @@ from ascent.sandbox.interpreter import Interpreter
 _START_SECONDS = 60.0
 _GRACE_SECONDS, _PATIENCE = 15.0, 11.0  # a slot stretches the wall limit on a busy machine, tenfold at most
 _COMPARE_SECONDS = 1.0
-# Our own environment never reaches a slot. A fixed hash seed makes programs that print sets judged alike in
-# every slot.
-_ENVIRONMENT = {
-    "LANG": "C.UTF-8",
-    "PYTHONUTF8": "1",
+# Our own environment never reaches a slot. A fixed hash seed makes programs that print sets judged alike in every slot;
+# a comparer gives memory back at once.
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONUTF8": "1"}
+_FOR_PROGRAMS = {
+    "PYTHONHASHSEED": "0",
     "MALLOC_ARENA_MAX": "2",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
+_FOR_COMPARING = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Slot:
     def _launch(self, module: str) -> _Process:
         ours, theirs = socket.socketpair()
         errors = os.memfd_create("slot-errors", os.MFD_CLOEXEC)
-        environment = _ENVIRONMENT | ({"PYTHONHASHSEED": "0"} if module == "supervisor" else {})
+        environment = _ENVIRONMENT | (_FOR_PROGRAMS if module == "supervisor" else _FOR_COMPARING)
         with theirs:
             popen = subprocess.Popen(
                 self._config.interpreter.command(module, theirs.fileno()),

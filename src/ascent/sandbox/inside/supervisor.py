@@ -168,6 +168,7 @@ class _Slot:
         ending["tests_answered"] = sinks["tests"].answered if "tests" in sinks else 0
         parts = [sink.data() for sink in sinks.values()]
         wire.send(self._sock, ending, *parts)
+        parts.clear()
         for sink in sinks.values():
             sink.wipe()
         payload[:] = bytes(len(payload))

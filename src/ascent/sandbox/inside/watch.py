@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 import contextlib
+import mmap
 import os
 import select
 import time
@@ -40,7 +41,7 @@ class Sink:
         self.answered_at = 0.0
         self._strict, self._wanted, self._answers = strict, frames, answers
         self._size = size
-        self._buffer = bytearray(min(size, _FIRST_BYTES))
+        self._buffer: bytearray | mmap.mmap = bytearray(min(size, _FIRST_BYTES))
         self._parsed = 0
 
     def read(self) -> bool:
@@ -59,10 +60,11 @@ class Sink:
         return got > 0
 
     def _grow(self) -> None:
-        """Most programs say little, and fresh memory costs more than anything else here."""
+        """Most programs say little, and fresh memory costs more than anything else here. What one that says
+        much needs is given back to the kernel afterwards."""
         old = self._buffer
-        self._buffer = bytearray(min(self._size, 4 * len(old)))
-        self._buffer[: self.used] = old
+        self._buffer = mmap.mmap(-1, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._buffer[: self.used] = bytes(old)
         old[:] = bytes(len(old))
 
     def _count(self) -> None:
@@ -91,8 +93,11 @@ class Sink:
         return memoryview(self._buffer)[: self.used]
 
     def wipe(self) -> None:
-        """Forget it: memory of a slot is inherited by the next program."""
-        self._buffer[: self.used] = bytes(self.used)
+        """Forget it: memory of a slot is inherited by the next program. Nothing may hold `data` any more."""
+        if isinstance(self._buffer, mmap.mmap):
+            self._buffer.close()
+        else:
+            self._buffer[:] = bytes(len(self._buffer))
         self.close()
 
     def close(self) -> None:
