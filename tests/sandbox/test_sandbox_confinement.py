@@ -495,3 +495,18 @@ def test_a_busy_machine_makes_nobody_late() -> None:
             hog.wait()
     assert [verdict.outcomes for verdict in verdicts] == [(Outcome.PASSED,)] * 2, verdicts
     assert max(verdict.seconds for verdict in verdicts) > 0.1  # or the machine wasn't busy enough to tell
+
+
+def test_a_slot_that_dies_over_a_deep_tree_is_replaced_all_the_same() -> None:
+    source = (
+        "import os, time\ndef double(n):\n    for _ in range(1200):\n        os.mkdir('d')\n        os.chdir('d')\n"
+        "    time.sleep(30)\n"
+    )
+    others = supervisors()
+    with Sandbox(slots=1, at_most="confined") as one:
+        future = one.submit(Program(source), TESTS, Limits(wall_seconds=60, cpu_seconds=30))
+        for _ in range(2):
+            time.sleep(1.5)
+            os.kill(min(supervisors() - others), signal.SIGKILL)
+        assert future.result().infrastructure_error is not None
+        assert one.submit(DOUBLE, TESTS).result().all_passed

@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import tempfile
 from pathlib import Path
+
+from ascent.sandbox.inside import scratch
 
 _PREFIX = "ascent-sandbox-"
 
@@ -23,6 +24,13 @@ def make_base() -> tuple[str, int]:
     return path, lock
 
 
+def remove_tree(path: str) -> None:
+    """A directory that programs may have filled, however deep; what can't be removed is left."""
+    with contextlib.suppress(OSError):
+        scratch.empty(path)
+        os.rmdir(path)
+
+
 def _remove_stale(folder: Path) -> None:
     for path in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # in use, of another user, or removed by somebody else meanwhile
@@ -30,6 +38,6 @@ def _remove_stale(folder: Path) -> None:
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path)
+                    remove_tree(str(path))
             finally:
                 os.close(lock)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import threading
 import time
 import weakref
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ascent.sandbox.base import make_base
+from ascent.sandbox.base import make_base, remove_tree
 from ascent.sandbox.canary import holes
 from ascent.sandbox.compilers import find_toolchain
 from ascent.sandbox.compiling import COMPILE_LIMITS, CompileCache
@@ -160,13 +159,17 @@ class _SlotThread(threading.Thread):
             job.future.set_result(verdict)
 
     def _replace(self) -> bool:
-        """A fresh slot of the same level."""
+        """A fresh slot of the same level; without one, whoever comes next is masked and not run weaker."""
+        before = self.slot.report["level"]
         self.slot.close()
         try:
             self.slot.start()
         except SlotError:
             return False
-        return self.slot.report["level"] == self.level
+        if self.slot.report["level"] != before:
+            self.slot.close()
+            return False
+        return True
 
 
 def _masked(job: _Job, level: Level, why: str) -> Verdict:
@@ -347,7 +350,7 @@ def _close(work: _Work, threads: Sequence[_SlotThread], base: str, lock: int, ow
         thread.slot.interrupt()
     for thread in threads:
         thread.join()
-    shutil.rmtree(base, ignore_errors=True)
+    remove_tree(base)
     os.close(lock)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from ascent.sandbox.base import remove_tree
 from ascent.sandbox.errors import SlotError
 from ascent.sandbox.inside import wire
 from ascent.sandbox.interpreter import Interpreter
@@ -166,7 +166,8 @@ class Slot:
             if process is not None:
                 process.end()
         self._supervisor = self._comparer = None
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch:
+            remove_tree(self._scratch)
 
     def interrupt(self) -> None:
         """From another thread: make whatever this slot waits for fail now."""
