@@ -13,6 +13,7 @@ from ascent.sandbox.inside import confine, scratch, wire
 from ascent.sandbox.inside.child import FRAME
 
 _TICK = 0.05
+_SHORT_MS = 8
 _FIRST_BYTES = 1 << 15
 _SIGKILL = 9  # a plain number: conversions of the `signal` module take longer than the call
 _PATIENCE = 10  # times the wall limit, however busy the machine is
@@ -182,6 +183,8 @@ def watch(
                 one.reap()
         _reap_rest(walls)
     state.drain()
+    if reason is None and any(sink.too_much for sink in sinks.values()):
+        reason = "output"
     candidate = children[0]
     exit_code = os.waitstatus_to_exitcode(candidate.status or 0)
     return {
@@ -220,6 +223,8 @@ class _Watch:
 
     def until_end(self) -> str | None:
         """Why it was ended, or None when it ended by itself or answered everything."""
+        if self._ended(self._short_wait()):
+            return None
         while True:
             ready = self._poll.poll(self._wait_ms())
             for fd, _ in ready:
@@ -236,6 +241,14 @@ class _Watch:
             reason = self._limit_reached()
             if reason:
                 return reason
+
+    def _short_wait(self) -> list[tuple[int, int]]:
+        """Most programs end within milliseconds: waking up for each of their words would cost as much as they do. What
+        they write waits in the pipes meanwhile."""
+        ends = select.poll()
+        for fd in [self._control, *self._pidfds]:
+            ends.register(fd, select.POLLIN)
+        return ends.poll(_SHORT_MS)
 
     def _wait_ms(self) -> int:
         left = self._started + self._job["wall"] - time.monotonic()
