@@ -4,8 +4,8 @@
 
 Every contestant judges the same small program against the same three tests, N at a time (default: one for each core),
 in turns of a second, so that a change of the load falls on all alike. Fresh interpreters and bubblewrap run program and
-tests in one process, which any program can fake: they are here for their speed only. All run at the same priority. CPU
-time is that of a program with all that judges it, and depends least on what else runs (bubblewrap's own isn't seen whole).
+tests in one process, which any program can fake: they are here for their speed only. All run at the same priority.
+CPU time is that of a program with all that judges it (bubblewrap's own isn't seen whole).
 """
 
 from __future__ import annotations
@@ -143,9 +143,10 @@ def main() -> None:
     for name, row in results.items():
         rate = row["per_second"]
         times = f"{rate / wrapped:.1f}" if wrapped else "-"
+        median, tail = row["median_ms"], row["p99_ms"]
         print(
-            f"{name:<32}{rate:>8.0f}{rate / plain:>10.1f}{times:>9}{row['cpu_ms']:>7.1f} ms{row['median_ms']:>7.1f} ms{row['p99_ms']:>7.1f} ms"
-            f"{row['p99_ms'] / row['median_ms']:>12.1f}"
+            f"{name:<32}{rate:>8.0f}{rate / plain:>10.1f}{times:>9}{row['cpu_ms']:>7.1f} ms{median:>7.1f} ms"
+            f"{tail:>7.1f} ms{tail / median:>12.1f}"
         )
 
 

@@ -112,7 +112,6 @@ STOPPED = {
         "UDP",
         "Unix socket",
         "Unix datagrams",
-        "vfork and clone",
         "ptrace",
         "namespaces",
         "shared memory",
