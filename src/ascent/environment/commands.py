@@ -28,7 +28,7 @@ from ascent.environment.inventory import Environment
 _REPORT_LIMIT = 16 << 20
 
 
-class Refused(ValueError):
+class RefusedError(ValueError):
     """The command can't do what was asked: a file that can't be read, an unknown name. ``mend`` says what
     to do.
     """
@@ -49,10 +49,11 @@ def doctor(
 ) -> int:
     """Inspect this machine, or the one that a report describes; 1 when there is a warning or an error.
 
-    Raises Refused when the report can't be read, or when a smoke test is asked for a machine out of reach.
+    Raises RefusedError when the report can't be read, or when a smoke test is asked for a machine out of
+    reach.
     """
     if report is not None and smoke_test:
-        raise Refused("--run tests this machine, --report reads another's", "give one of the two")
+        raise RefusedError("--run tests this machine, --report reads another's", "give one of the two")
     environment = machine.inspect() if report is None else reports.parse(_read_report(report))
     need = None if need_gib is None else int(need_gib * 2**30)
     found = checks.run(environment, checks.Purpose(sleep_mode=sleep_mode, need_free_bytes=need))
@@ -91,7 +92,9 @@ def _smoke(environment: Environment, text: Any) -> list[Finding]:
 
 
 def explain(name: str, *, as_json: bool = False) -> int:
-    """Print what became of a setting, or what a rule means. Raises Refused for a name that isn't known."""
+    """Print what became of a setting, or what a rule means. Raises RefusedError for a name that isn't
+    known.
+    """
     text = sys.stderr if as_json else sys.stdout
     rule = rules.load().get(name.upper())
     if rule is not None:
@@ -108,7 +111,7 @@ def explain(name: str, *, as_json: bool = False) -> int:
             if near
             else f"known: {', '.join(settings.load())}, and rules such as A401"
         )
-        raise Refused(f"no entry for {name!r}", known)
+        raise RefusedError(f"no entry for {name!r}", known)
     print(display.setting(entry), file=text)
     if as_json:
         _print_json("doctor", {"setting": vars(entry)})
@@ -119,7 +122,7 @@ def diagnose(source: str, *, as_json: bool = False) -> int:
     """Diagnose a log, a run directory or standard input (`-`); 1 when there is a fault or an error that
     isn't known.
 
-    Raises Refused when nothing can be read.
+    Raises RefusedError when nothing can be read.
     """
     if source == "-":
         readings = [(Path("standard input"), faults.diagnose_stream(sys.stdin.buffer))]
@@ -127,7 +130,7 @@ def diagnose(source: str, *, as_json: bool = False) -> int:
         try:
             readings = faults.diagnose_path(Path(source))
         except (OSError, EOFError) as error:
-            raise Refused(
+            raise RefusedError(
                 f"can't read {source}: {error}", "give a log file, a run directory, or - for standard input"
             ) from error
     text = sys.stderr if as_json else sys.stdout
@@ -163,7 +166,8 @@ def check_model(
     everything: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Check a model folder against this machine; 1 when there is a warning or an error. Raises Refused for
+    """Check a model folder against this machine; 1 when there is a warning or an error. Raises RefusedError
+    for
     no model.
     """
     environment = machine.inspect()
@@ -173,7 +177,7 @@ def check_model(
             folder, environment, context=context, generate=generate, static_only=static_only
         )
     except model_files.ModelError as error:
-        raise Refused(str(error)) from error
+        raise RefusedError(str(error)) from error
     text = sys.stderr if as_json else sys.stdout
     print(f"{model.folder}: {', '.join(model.architectures) or 'no architecture'}", file=text)
     print(display.findings(found, colour=display.wants_colour(text), everything=everything), file=text)
@@ -196,7 +200,7 @@ def _read_report(path: Path) -> str:
         with path.open("rb") as stream:
             return stream.read(_REPORT_LIMIT).decode("utf-8", errors="replace")
     except OSError as error:
-        raise Refused(
+        raise RefusedError(
             f"can't read {path}: {error.strerror}",
             "give a text file with the pasted output, or - for standard input",
         ) from error

@@ -162,7 +162,7 @@ def _series(rows: Sequence[tuple[int, dict[str, float]]], found: dict[str, int])
 
 
 def _gap(values: Sequence[tuple[int, float]], found: dict[str, int]) -> None:
-    """A gap between sampler and trainer that is small at first and then many times larger is stale weights."""
+    """A gap between sampler and trainer that is small at first and then many times larger: stale weights."""
     finite = [(number, value) for number, value in values if value == value]
     for index in range(2, len(finite)):
         earlier = median(value for _, value in finite[:index][-20:])

@@ -25,47 +25,44 @@ _REGISTRY = """
 import json
 from vllm import ModelRegistry
 import vllm
-print("ANSWER" + json.dumps({"version": vllm.__version__, "architectures":
-sorted(ModelRegistry.get_supported_archs())}))
+known = sorted(ModelRegistry.get_supported_archs())
+print("ANSWER" + json.dumps({"version": vllm.__version__, "architectures": known}))
 """
 _TOKENIZER = """
 import json, sys
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True, trust_remote_code=False)
-texts = ["def add(a, b):\\n    return a + b\\n", "\\tif x >= 10:  # café, 数字, \\U0001f600\\n", "a  b   c",
-"1234567890"]
+texts = ["def add(a, b):\\n    return a + b\\n", "\\tif x >= 10:  # café, 数字, \\U0001f600\\n",
+         "a  b   c", "1234567890"]
 broken = []
 for text in texts:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     back = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     if back != text:
         broken.append([text, back])
-rendered = None
 if tokenizer.chat_template:
-    rendered = tokenizer.apply_chat_template([{"role": "user", "content": "Say hello."}], tokenize=False,
-    add_generation_prompt=True)
-print("ANSWER" + json.dumps({"broken": broken, "size": len(tokenizer), "eos": tokenizer.eos_token_id,
-"rendered": rendered}))
+    tokenizer.apply_chat_template([{"role": "user", "content": "Say hello."}], tokenize=False)
+print("ANSWER" + json.dumps({"broken": broken, "size": len(tokenizer)}))
 """
 _GENERATE = """
 import json, sys
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True)
-kind = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cuda" if torch.cuda.is_available()
-else "cpu"
+on_npu = hasattr(torch, "npu") and torch.npu.is_available()
+kind = "npu" if on_npu else "cuda" if torch.cuda.is_available() else "cpu"
 dtype = torch.float32 if kind == "cpu" else torch.bfloat16
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], local_files_only=True, dtype=dtype).to(kind).eval()
 prompt = "The capital of France is"
 if tokenizer.chat_template:
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Count from one to ten."}],
-    tokenize=False, add_generation_prompt=True)
+    turn = [{"role": "user", "content": "Count from one to ten."}]
+    prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
 inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template).to(kind)
+inputs.pop("token_type_ids", None)
 with torch.no_grad():
-    logits = model(**inputs).logits
-    finite = bool(torch.isfinite(logits).all())
-    ids = model.generate(**inputs, max_new_tokens=24,
-    do_sample=False)[0][inputs["input_ids"].shape[1]:].tolist()
+    finite = bool(torch.isfinite(model(**inputs).logits).all())
+    whole = model.generate(**inputs, max_new_tokens=24, do_sample=False)[0]
+ids = whole[inputs["input_ids"].shape[1]:].tolist()
 print("ANSWER" + json.dumps({"finite": finite, "ids": ids, "text": tokenizer.decode(ids)}))
 """
 
@@ -235,7 +232,8 @@ def _chat(model: Model) -> Iterator[Finding]:
         yield found(
             "A703",
             "note",
-            f"the chat template ends turns with no token that is known here (eos is {model.eos_token or 'unnamed'})",
+            "the chat template ends turns with no token that is known here "
+            f"(eos is {model.eos_token or 'unnamed'})",
             mend=["look at one rendered conversation and set stop tokens by hand if needed"],
         )
         return
@@ -258,7 +256,8 @@ def _chat(model: Model) -> Iterator[Finding]:
             f"turns end with {names}, but the end token is {model.eos_token or 'unnamed'}: "
             "completions would run on to the limit",
             mend=[
-                f"add {sorted(model.end_tokens)} to eos_token_id in generation_config.json, or pass them as stop tokens"
+                f"add {sorted(model.end_tokens)} to eos_token_id in generation_config.json, "
+                "or pass them as stop tokens"
             ],
         )
 

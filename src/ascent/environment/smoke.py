@@ -4,6 +4,7 @@ diagnosed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -123,16 +124,15 @@ if __name__ == "__main__":
                          bos_token_id=1, eos_token_id=2)
     torch.manual_seed(0)
     LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
-    from vllm import LLM, SamplingParams
     on_npu = importlib.util.find_spec("torch_npu") is not None
     on_cpu = not on_npu and not torch.cuda.is_available()
     if on_cpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    from vllm import LLM, SamplingParams
     llm = LLM(model=str(folder), skip_tokenizer_init=True, enforce_eager=True, max_model_len=128,
-    max_num_seqs=2,
-              dtype="float32" if on_cpu else "bfloat16", gpu_memory_utilization=0.1)
+              max_num_seqs=2, dtype="float32" if on_cpu else "bfloat16", gpu_memory_utilization=0.1)
     output = llm.generate([{"prompt_token_ids": [1, 5, 9]}],
-                          SamplingParams(max_tokens=8, min_tokens=8, temperature=0.0, detokenize=False))
+                          SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0, detokenize=False))
     tokens = list(output[0].outputs[0].token_ids)
     assert len(tokens) == 8, f"asked for 8 tokens, got {len(tokens)}"
     print("vLLM sampled 8 tokens")
@@ -218,10 +218,8 @@ def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
         status = process.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         status = None
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
     process.wait()
     return status
 

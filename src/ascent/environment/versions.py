@@ -25,7 +25,7 @@ SortKey = tuple[tuple[int, ...], tuple[int, int, int, int], int, int]
 
 @dataclass(frozen=True)
 class Version:
-    """A parsed version. Compare with `==` for sameness (local part and trailing zeros ignored) or by `key`."""
+    """A parsed version. `==` compares without local part and trailing zeros; `key` sorts."""
 
     text: str
     release: tuple[int, ...]

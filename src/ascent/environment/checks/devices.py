@@ -222,9 +222,9 @@ def device_files(environment: Environment, purpose: Purpose) -> Iterator[Finding
 def driver(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A211: drivers whose stream limit is low for graph mode."""
     version = environment.npu.driver
-    if version and older(version, "25.5.1") and at_least(environment.version("vllm-ascend"), "0.18.0rc1"):
-        if purpose.graph_mode is not False:
-            yield found("A211", "note", f"driver {version} is older than 25.5.1")
+    graphs = purpose.graph_mode is not False and at_least(environment.version("vllm-ascend"), "0.18.0rc1")
+    if graphs and version and older(version, "25.5.1"):
+        yield found("A211", "note", f"driver {version} is older than 25.5.1")
 
 
 def build_target(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
