@@ -47,6 +47,7 @@ class Result:
     reading: Reading | None = None
 
 
+_SAID = "result: "
 _DEVICE = """
 import importlib.util, os, sys
 import torch
@@ -60,7 +61,7 @@ count = 1 if kind == "cpu" else space.device_count()
 if count == 0:
     sys.exit("no visible device of kind " + kind)
 """
-_IMPORT = _DEVICE + 'print("torch", torch.__version__, "on", count, kind)\n'
+_IMPORT = _DEVICE + 'print("result: torch", torch.__version__, "on", count, kind)\n'
 _SUM = (
     _DEVICE
     + """
@@ -68,7 +69,7 @@ for index in range(count):
     device = torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
     total = torch.ones(1000, device=device).sum().item()
     assert total == 1000.0, f"the sum of 1000 ones on {device} is {total}"
-print("sum of 1000 ones is right on", count, "device(s)")
+print("result: sum of 1000 ones is right on", count, "device(s)")
 """
 )
 _MATMUL = (
@@ -80,7 +81,7 @@ exact = left @ right
 low = (left.to(kind).bfloat16() @ right.to(kind).bfloat16()).float().cpu()
 error = ((low - exact).abs().max() / exact.abs().max()).item()
 assert error < 0.03, f"bfloat16 matmul differs from float32 by {error:.3f} of the largest value"
-print(f"bfloat16 matmul within {error:.4f} of float32")
+print(f"result: bfloat16 matmul within {error:.4f} of float32")
 """
 )
 _ALL_REDUCE = (
@@ -91,7 +92,7 @@ import torch.distributed as dist
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 if kind != "cpu":
     if count < world:
-        print("one visible device: nothing to reduce over"); sys.exit(3)
+        print("result: one visible device: nothing to reduce over"); sys.exit(3)
     space.set_device(rank)
 backend = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}[kind]
 dist.init_process_group(backend, timeout=timedelta(seconds=60))
@@ -99,21 +100,21 @@ value = torch.full((1024,), float(rank + 1), device=kind if kind == "cpu" else f
 dist.all_reduce(value)
 assert value[0].item() == world * (world + 1) / 2, f"all-reduce gave {value[0].item()}"
 dist.destroy_process_group()
-print("all-reduce over", world, "processes with", backend)
+print("result: all-reduce over", world, "processes with", backend)
 """
 )
 _TRL = """
 import importlib.util, sys
 if importlib.util.find_spec("trl") is None:
-    print("TRL isn't installed"); sys.exit(3)
+    print("result: TRL isn't installed"); sys.exit(3)
 from trl import GRPOConfig, GRPOTrainer
 import trl
-print("TRL", trl.__version__, "imports")
+print("result: TRL", trl.__version__, "imports")
 """
 _ENGINE = """
 import importlib.util, json, os, sys
 if importlib.util.find_spec("vllm") is None:
-    print("vLLM isn't installed"); sys.exit(3)
+    print("result: vLLM isn't installed"); sys.exit(3)
 from pathlib import Path
 folder = Path(sys.argv[1])
 if __name__ == "__main__":
@@ -135,7 +136,7 @@ if __name__ == "__main__":
                           SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0, detokenize=False))
     tokens = list(output[0].outputs[0].token_ids)
     assert len(tokens) == 8, f"asked for 8 tokens, got {len(tokens)}"
-    print("vLLM sampled 8 tokens")
+    print("result: vLLM sampled 8 tokens")
 """
 STEPS: tuple[Step, ...] = (
     Step("import torch", _IMPORT, 120),
@@ -232,7 +233,9 @@ def _end_of(log: Path) -> str:
 
 def as_finding(result: Result) -> Finding:
     """A step's result as a finding under rule A801."""
-    last = result.output.splitlines()[-1].strip() if result.output else ""
+    lines = [line.strip() for line in result.output.splitlines() if line.strip()]
+    stated = [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
+    last = stated[-1] if stated else lines[-1] if lines else ""
     if result.outcome == "passed":
         return found("A801", "ok", f"{result.step} ({result.seconds:.1f} s): {last}")
     if result.outcome == "skipped":
