@@ -75,7 +75,9 @@ def table_misses(text: str, cells: list[str]) -> Iterator[str]:
             yield f"health {state} not seen"
     if ("all OK" in expected or expected == "healthy") and any(each.health != "OK" for each in devices):
         yield "a device that isn't OK"
-    yield from _rule(found, "A205", "error", "supported" in expected and bool(re.search(r"isn't|unsupported", expected)))
+    yield from _rule(
+        found, "A205", "error", "supported" in expected and bool(re.search(r"isn't|unsupported", expected))
+    )
     yield from _rule(found, "A205", "error", "not a GRPO target" in expected)
     yield from _rule(found, "A205", "ok", bool(re.search(r"A[23],? supported|is A2", expected)))
     yield from _rule(found, "A204", "warning", bool(re.search(r"in use|used by|dies 6|MB used", expected)))

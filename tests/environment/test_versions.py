@@ -51,14 +51,20 @@ def test_inside_refuses_a_range_that_is_none() -> None:
         versions.inside("1.0", "about 2")
 
 
-@pytest.mark.parametrize(("version", "answer"), [("3.12.13", True), ("3.10", True), ("3.13.0", False), ("3", None)])
+@pytest.mark.parametrize(
+    ("version", "answer"), [("3.12.13", True), ("3.10", True), ("3.13.0", False), ("3", None)]
+)
 def test_python_counts_minor_versions_only(version: str, answer: bool | None) -> None:
     assert versions.python_inside(version, ">= 3.10, < 3.13") is answer
 
 
 @pytest.mark.parametrize(
     ("built", "release"),
-    [("0.11.1.dev0+gb8b302c.d20260101", "0.11.0"), ("0.9.2rc2.dev0+g1", "0.9.2rc1"), ("0.8.5.post2.dev0+g1", "0.8.5.post1")],
+    [
+        ("0.11.1.dev0+gb8b302c.d20260101", "0.11.0"),
+        ("0.9.2rc2.dev0+g1", "0.9.2rc1"),
+        ("0.8.5.post2.dev0+g1", "0.8.5.post1"),
+    ],
 )
 def test_build_of_a_changed_checkout_is_the_release_before(built: str, release: str) -> None:
     version = versions.parse(built)
