@@ -1,8 +1,11 @@
 """Score the readers against a folder of field cases: `python benchmarks/field_cases.py FOLDER`.
 
-The folder holds `env-*.txt`, `npusmi-*.txt`, `log-*.txt` and an INDEX.md with one table row a file. Environments count as
-right when verdict and row are, npu-smi tables when every claim of the index that can be read by a program holds (driver,
-number of devices, health, support, load, numbering, failure), logs when the primary cause is of the family named.
+The folder holds `env-*.txt`, `npusmi-*.txt`, `log-*.txt` and an INDEX.md with one table row a file.
+Environments count as
+right when verdict and row are, npu-smi tables when every claim of the index that can be read by a program
+holds (driver,
+number of devices, health, support, load, numbering, failure), logs when the primary cause is of the family
+named.
 """
 
 from __future__ import annotations
@@ -109,8 +112,10 @@ def log_misses(text: str, cells: list[str]) -> Iterator[str]:
 
 
 KINDS: dict[str, Callable[[str, list[str]], Iterator[str]]] = {
-    "env": environment_misses, "npusmi": table_misses, "log": log_misses,
-}  # fmt: skip
+    "env": environment_misses,
+    "npusmi": table_misses,
+    "log": log_misses,
+}
 
 
 def score(folder: Path) -> dict[str, tuple[int, int, list[str]]]:

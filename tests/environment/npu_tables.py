@@ -1,5 +1,7 @@
 """npu-smi tables in the layouts of the tool, built for the tests."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from collections.abc import Sequence

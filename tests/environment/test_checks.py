@@ -1,13 +1,12 @@
 """Each rule on an environment that breaks it, and on one that doesn't."""
 
-# ruff: noqa: E501
-
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from ascent.environment import checks, rules
 from ascent.environment.checks import Purpose
 from ascent.environment.inventory import CannPart, Device, Environment, Host, NpuSmi, Package
@@ -24,27 +23,50 @@ def device(index: int, **changes: Any) -> Device:
 def good() -> Environment:
     """A machine on the current row with nothing to complain about."""
     versions = {
-        "torch": "2.10.0", "torch-npu": "2.10.0.post4", "vllm": "0.23.0", "vllm-ascend": "0.23.0.post1", "triton-ascend": "3.2.2",
-        "trl": "1.16.0", "transformers": "5.5.4", "accelerate": "1.15.0", "numpy": "1.26.4", "torchvision": "0.25.0",
-        **dict.fromkeys(("attrs", "decorator", "sympy", "cffi", "pyyaml", "psutil", "protobuf", "scipy", "absl-py"), "1.0"),
-    }  # fmt: skip
+        "torch": "2.10.0",
+        "torch-npu": "2.10.0.post4",
+        "vllm": "0.23.0",
+        "vllm-ascend": "0.23.0.post1",
+        "triton-ascend": "3.2.2",
+        "trl": "1.16.0",
+        "transformers": "5.5.4",
+        "accelerate": "1.15.0",
+        "numpy": "1.26.4",
+        "torchvision": "0.25.0",
+        **dict.fromkeys(
+            ("attrs", "decorator", "sympy", "cffi", "pyyaml", "psutil", "protobuf", "scipy", "absl-py"), "1.0"
+        ),
+    }
     nodes = ("davinci0", "davinci1", "davinci_manager", "devmm_svm", "hisi_hdc")
     return Environment(
         origin="machine",
         host=Host(
-            system="Linux", os_name="Ubuntu 22.04", kernel="5.10", architecture="aarch64", python="3.11.9", container=True,
-            memory_total=512 * GIB, memory_available=400 * GIB, shared_memory=64 * GIB, disk_free={"/": 500 * GIB}, open_files=65536,
-            compiler="g++", hostname_address="10.0.0.1", interfaces=("lo", "eth0"), device_nodes=nodes,
+            system="Linux",
+            os_name="Ubuntu 22.04",
+            kernel="5.10",
+            architecture="aarch64",
+            python="3.11.9",
+            container=True,
+            memory_total=512 * GIB,
+            memory_available=400 * GIB,
+            shared_memory=64 * GIB,
+            disk_free={"/": 500 * GIB},
+            open_files=65536,
+            compiler="g++",
+            hostname_address="10.0.0.1",
+            interfaces=("lo", "eth0"),
+            device_nodes=nodes,
         ),
         packages={name: Package(name, version) for name, version in versions.items()},
         cann=(
-            CannPart("toolkit", "9.1.0", "/usr/local/Ascend/cann-9.1.0", True), CannPart("kernels", "9.1.0", chip="910b"),
+            CannPart("toolkit", "9.1.0", "/usr/local/Ascend/cann-9.1.0", True),
+            CannPart("kernels", "9.1.0", chip="910b"),
             CannPart("nnal", "9.1.0", "/usr/local/Ascend/nnal/atb/latest", True),
         ),
         npu=NpuSmi("read", "25.5.1", (device(0), device(1))),
         variables={"VLLM_ASCEND_ENABLE_NZ": "0"},
         build_target="A2",
-    )  # fmt: skip
+    )
 
 
 def packages(environment: Environment, **changes: str | None) -> Environment:
@@ -101,7 +123,11 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A108", host(good(), hostname_address=""), "note"),
     ("A201", replace(host(good(), device_nodes=()), npu=NpuSmi("missing")), "error"),
     ("A202", replace(good(), npu=NpuSmi("missing")), "error"),
-    ("A202", replace(good(), npu=NpuSmi("failed", error="dcmi module initialize failed. ret is -8005")), "error"),
+    (
+        "A202",
+        replace(good(), npu=NpuSmi("failed", error="dcmi module initialize failed. ret is -8005")),
+        "error",
+    ),
     ("A203", with_devices(device(0), device(1, health="Alarm")), "error"),
     ("A203", with_devices(device(0), device(1, health="Warning")), "warning"),
     ("A204", with_devices(device(0, memory_used_mb=40000), device(1)), "warning"),
@@ -119,18 +145,34 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A302", replace(good(), cann=(CannPart("toolkit", "9.1.0", "/x", False), *good().cann[1:])), "error"),
     ("A303", replace(good(), cann=good().cann[:2]), "error"),
     ("A304", replace(good(), cann=(*good().cann[:2], CannPart("nnal", "9.1.0", "/n", False))), "error"),
-    ("A305", replace(good(), cann=(good().cann[0], CannPart("kernels", "9.1.0", chip="310p"), good().cann[2])), "error"),
-    ("A305", replace(good(), cann=(good().cann[0], CannPart("kernels", "8.5.0", chip="910b"), good().cann[2])), "error"),
+    (
+        "A305",
+        replace(good(), cann=(good().cann[0], CannPart("kernels", "9.1.0", chip="310p"), good().cann[2])),
+        "error",
+    ),
+    (
+        "A305",
+        replace(good(), cann=(good().cann[0], CannPart("kernels", "8.5.0", chip="910b"), good().cann[2])),
+        "error",
+    ),
     ("A306", replace(good(), cann=(*good().cann, CannPart("toolkit", "8.5.0", "/y", False))), "note"),
     ("A307", replace(good(), cann=(*good().cann[:2], CannPart("nnal", "8.5.0", "/n", True))), "error"),
     ("A308", packages(good(), decorator=None), "warning"),
-    ("A309", variables(good(), LD_LIBRARY_PATH="/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_0/lib:/lib"), "warning"),
+    (
+        "A309",
+        variables(good(), LD_LIBRARY_PATH="/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_0/lib:/lib"),
+        "warning",
+    ),
     ("A401", packages(good(), torch="2.9.0", torch_npu="2.9.0"), "error"),
     ("A402", packages(good(), vllm_ascend="0.21.5"), "warning"),
     ("A403", packages(good(), vllm_ascend="0.25.1rc1"), "note"),
     ("A404", packages(good(), torch="2.11.0"), "error"),
     ("A405", packages(good(), vllm_ascend=None), "error"),
-    ("A406", packages(replace(good(), cann=(CannPart("toolkit", "8.2.RC1", "/x", True),)), numpy="2.1.0"), "error"),
+    (
+        "A406",
+        packages(replace(good(), cann=(CannPart("toolkit", "8.2.RC1", "/x", True),)), numpy="2.1.0"),
+        "error",
+    ),
     ("A407", packages(good(), triton="3.4.0"), "error"),
     ("A407", packages(good(), triton="3.4.0", triton_ascend=None), "warning"),
     ("A408", packages(good(), trl="1.6.0"), "error"),
@@ -139,14 +181,25 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A411", packages(good(), trl="1.9.0"), "note"),
     ("A411", packages(good(), trl="1.9.0"), Purpose(sleep_mode=True), "error"),
     ("A412", packages(good(), transformers="5.3.0", vllm="0.17.0"), "error"),
-    ("A413", packages(replace(good(), cann=(CannPart("toolkit", "7.0.RC1"),)), vllm_ascend=None, torch_npu="2.1.0"), "error"),
+    (
+        "A413",
+        packages(
+            replace(good(), cann=(CannPart("toolkit", "7.0.RC1"),)), vllm_ascend=None, torch_npu="2.1.0"
+        ),
+        "error",
+    ),
     ("A414", replace(good(), torch_cuda="13.0"), "error"),
     ("A416", packages(good(), torchvision="0.26.0"), "warning"),
     ("A417", packages(good(), accelerate=None), "note"),
     ("A421", host(good(), shadowing=("vllm",)), "warning"),
     ("A422", replace(good(), remarks=("torch is installed twice: 2.9.0 and 2.10.0",)), "warning"),
     ("A501", variables(good(), PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"), "warning"),
-    ("A501", variables(good(), PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"), Purpose(sleep_mode=True), "error"),
+    (
+        "A501",
+        variables(good(), PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"),
+        Purpose(sleep_mode=True),
+        "error",
+    ),
     ("A502", variables(good(), VLLM_ASCEND_ENABLE_NZ="1"), "warning"),
     ("A502", variables(good(), VLLM_ASCEND_ENABLE_NZ="1"), Purpose(weight_updates=True), "error"),
     ("A503", variables(good(), ASCEND_RT_VISIBLE_DEVICES="0,2"), "error"),
@@ -163,7 +216,7 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A512", variables(good(), HCCL_SOCKET_IFNAME="bond9"), "error"),
     ("A513", variables(good(), INF_NAN_MODE_ENABLE="0"), "warning"),
     ("A515", variables(good(), NPU_ARCH="ascend910b"), "note"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", BROKEN, ids=[f"{case[0]}-{case[-1]}" for case in BROKEN])

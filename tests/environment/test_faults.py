@@ -1,5 +1,7 @@
 """Logs -> faults: the primary cause first, nothing on healthy logs, unknown where it is."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import gzip
@@ -7,10 +9,11 @@ import io
 from pathlib import Path
 
 import pytest
-from ascent.environment import faults
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from known_logs import FAULTY, HEALTHY
+
+from ascent.environment import faults
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -156,9 +159,28 @@ def test_broken_entry_is_named() -> None:
 
 # ---- nothing makes it fail -------------------------------------------------------------------------------------------
 _PIECES = [
-    "error code is 507035", "EI0006", "out of memory. Tried to allocate 1.00 GiB (NPU 0; ", "nan", "'grad_norm': ", "{", "}", "\n", "\r",
-    "!" * 30, "temperature=0.6", "ASCEND_RT_VISIBLE_DEVICES=", "0-5,", "torch==2.", "inf", "1e999", "\\n", "IS ratio: [", "]", "\x00", "é",
-]  # fmt: skip
+    "error code is 507035",
+    "EI0006",
+    "out of memory. Tried to allocate 1.00 GiB (NPU 0; ",
+    "nan",
+    "'grad_norm': ",
+    "{",
+    "}",
+    "\n",
+    "\r",
+    "!" * 30,
+    "temperature=0.6",
+    "ASCEND_RT_VISIBLE_DEVICES=",
+    "0-5,",
+    "torch==2.",
+    "inf",
+    "1e999",
+    "\\n",
+    "IS ratio: [",
+    "]",
+    "\x00",
+    "é",
+]
 
 
 @settings(max_examples=150, deadline=None)

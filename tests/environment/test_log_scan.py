@@ -1,3 +1,5 @@
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import io
@@ -7,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from ascent.environment import faults, log_scan
 
 

@@ -1,5 +1,7 @@
 """Inspection on trees of files that look like installed machines."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import importlib.util
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import npu_tables
 import pytest
+
 from ascent.environment import cann, checks, machine
 
 
@@ -30,10 +33,10 @@ def install_toolkit(home: Path, folder: str, version: str, chip: str = "ascend91
     return toolkit
 
 
-def install_package(site: Path, name: str, version: str, **files: str) -> None:
+def install_package(site: Path, name: str, release: str, /, **files: str) -> None:
     write(
-        site / f"{name}-{version}.dist-info/METADATA",
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        site / f"{name}-{release}.dist-info/METADATA",
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n",
     )
     for file, text in files.items():
         write(site / name / f"{file}.py", text)
@@ -68,11 +71,10 @@ def answering(output: str, status: int = 0) -> machine.Run:
     return run
 
 
-def sourced(root: Path) -> dict[str, str]:
-    home = root / "usr/local/Ascend"
+def sourced() -> dict[str, str]:
     return {
         "ASCEND_HOME_PATH": "/usr/local/Ascend/cann-9.1.0",
-        "LD_LIBRARY_PATH": f"{home}/cann-9.1.0/lib64:{home}/nnal/atb/latest/atb/cxx_abi_1/lib",
+        "LD_LIBRARY_PATH": "/usr/local/Ascend/cann-9.1.0/lib64:/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_1/lib",
         "http_proxy": "http://user:secret@proxy:3128",
         "PATH": "/bin",
     }
@@ -82,7 +84,7 @@ def test_whole_machine(npu_machine: Path) -> None:
     rows = [(index, "910B3", "OK", 0, None, "0000:C1:00.0", 0, 3400, 65536) for index in range(2)]
     environment = machine.inspect(
         npu_machine,
-        sourced(npu_machine),
+        sourced(),
         answering(npu_tables.hbm_table(rows, version="25.5.1")),
         [str(npu_machine / "site")],
     )
@@ -93,8 +95,10 @@ def test_whole_machine(npu_machine: Path) -> None:
         "9.1.0",
     )
     assert {(part.part, part.version, part.chip) for part in environment.cann} == {
-        ("toolkit", "9.1.0", ""), ("kernels", "9.1.0", "910b"), ("nnal", "9.1.0", ""),
-    }  # fmt: skip
+        ("toolkit", "9.1.0", ""),
+        ("kernels", "9.1.0", "910b"),
+        ("nnal", "9.1.0", ""),
+    }
     assert all(part.sourced for part in environment.cann if part.part != "kernels")
     assert environment.version("vllm-ascend") == "0.23.0.post1"
     assert (environment.build_target, environment.torch_cuda) == ("A2", "")
@@ -113,7 +117,7 @@ def test_whole_machine(npu_machine: Path) -> None:
 
 
 def test_passwords_of_proxies_arent_kept(npu_machine: Path) -> None:
-    environment = machine.inspect(npu_machine, sourced(npu_machine), answering(""), [])
+    environment = machine.inspect(npu_machine, sourced(), answering(""), [])
     assert environment.variables["http_proxy"] == "http://proxy:3128"
 
 
@@ -138,11 +142,14 @@ def test_npu_smi_that_hangs_or_fails(npu_machine: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "variables"),
     [
-        ("usr/local/Ascend/ascend-toolkit/8.5.1", {}), ("usr/local/Ascend/cann-8.5.1", {}), ("opt/Ascend/ascend-toolkit/8.5.1", {}),
-        ("root/Ascend/ascend-toolkit/8.5.1", {}), ("data/cann/8.5.1", {"ASCEND_TOOLKIT_HOME": "/data/cann/8.5.1"}),
+        ("usr/local/Ascend/ascend-toolkit/8.5.1", {}),
+        ("usr/local/Ascend/cann-8.5.1", {}),
+        ("opt/Ascend/ascend-toolkit/8.5.1", {}),
+        ("root/Ascend/ascend-toolkit/8.5.1", {}),
+        ("data/cann/8.5.1", {"ASCEND_TOOLKIT_HOME": "/data/cann/8.5.1"}),
         ("home/me/Ascend/ascend-toolkit/8.5.1", {"HOME": "/home/me"}),
     ],
-)  # fmt: skip
+)
 def test_places_of_toolkits(tmp_path: Path, folder: str, variables: dict[str, str]) -> None:
     install_toolkit(tmp_path, folder, "8.5.1")
     assert [part.version for part in cann.find(tmp_path, variables) if part.part == "toolkit"] == ["8.5.1"]
@@ -177,8 +184,9 @@ def test_package_installed_twice_is_remarked(tmp_path: Path) -> None:
 def test_program_that_isnt_there() -> None:
     assert machine.run_command(["/no/such/program"], 1) is None
     assert machine.run_command([sys.executable, "-c", "import time; time.sleep(9)"], 0.2) == (
-        124, f"{sys.executable}: no answer within 0.2 s",
-    )  # fmt: skip
+        124,
+        f"{sys.executable}: no answer within 0.2 s",
+    )
 
 
 def test_this_machine_in_under_a_second() -> None:

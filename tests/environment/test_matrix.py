@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ascent.environment import matrix
 from ascent.environment.inventory import CannPart, Environment, Host, NpuSmi, Package
 
@@ -28,9 +29,14 @@ def test_every_row_fits_itself() -> None:
     for row in matrix.load().rows:
         python = "3.10" if "3.10" in row.python or "3.9" in row.python else "3.11"
         environment = machine(
-            python, row.cann, vllm_ascend=row.vllm_ascend, vllm=row.vllm[-1], torch=row.torch + "+cpu", torch_npu=row.torch_npu,
+            python,
+            row.cann,
+            vllm_ascend=row.vllm_ascend,
+            vllm=row.vllm[-1],
+            torch=row.torch + "+cpu",
+            torch_npu=row.torch_npu,
             **({"triton_ascend": row.triton_ascend} if row.triton_ascend else {}),
-        )  # fmt: skip
+        )
         judgement = matrix.judge(environment)
         assert (judgement.kind, judgement.row) == ("fits", row)
 
@@ -41,20 +47,29 @@ def test_differences_name_component_and_both_versions() -> None:
     )
     assert judgement.kind == "differs"
     assert {(each.component, each.have, each.want) for each in judgement.differences} == {
-        ("python", "3.9.18", ">= 3.10, < 3.12"), ("CANN", "8.5.0", "8.5.1"), ("torch", "2.8.0", "2.9.0"),
-        ("torch-npu", "2.8.0", "2.9.0.post1+git4c901a4"), ("vllm", "0.18.1", "0.18.0"),
-    }  # fmt: skip
+        ("python", "3.9.18", ">= 3.10, < 3.12"),
+        ("CANN", "8.5.0", "8.5.1"),
+        ("torch", "2.8.0", "2.9.0"),
+        ("torch-npu", "2.8.0", "2.9.0.post1+git4c901a4"),
+        ("vllm", "0.18.1", "0.18.0"),
+    }
 
 
 @pytest.mark.parametrize(
     ("version", "kind", "row"),
     [
-        ("0.18.0", "fits", "0.18.0"), ("0.20.2rc1.dev40+gabc", "fits", "0.20.2rc1"), ("0.13.0.post1", "fits", "0.13.0"),
-        ("0.9.0", "no row", "0.9.0rc2"), ("0.12.0", "no row", "0.12.0rc1"), ("0.17.0rc2.dev3", "no row", "0.17.0rc1"),
-        ("0.24.0rc1", "newer", None), ("0.25.1rc1", "newer", None), ("1.0.0", "newer", None),
+        ("0.18.0", "fits", "0.18.0"),
+        ("0.20.2rc1.dev40+gabc", "fits", "0.20.2rc1"),
+        ("0.13.0.post1", "fits", "0.13.0"),
+        ("0.9.0", "no row", "0.9.0rc2"),
+        ("0.12.0", "no row", "0.12.0rc1"),
+        ("0.17.0rc2.dev3", "no row", "0.17.0rc1"),
+        ("0.24.0rc1", "newer", None),
+        ("0.25.1rc1", "newer", None),
+        ("1.0.0", "newer", None),
         ("0.13.0rc4.dev0+g12", "fits", "0.13.0rc3"),
     ],
-)  # fmt: skip
+)
 def test_place_of_a_release(version: str, kind: str, row: str | None) -> None:
     judgement = matrix.judge(machine(vllm_ascend=version))
     assert (judgement.kind, judgement.row and judgement.row.vllm_ascend) == (kind, row)
@@ -115,10 +130,11 @@ def test_trl_range(trl: str, span: str | None) -> None:
 @pytest.mark.parametrize(
     "environment",
     [
-        machine("3.9.18", "7.0.RC1"), machine(cann="8.0.RC3", torch="2.1.0", torch_npu="2.1.0.post8"),
+        machine("3.9.18", "7.0.RC1"),
+        machine(cann="8.0.RC3", torch="2.1.0", torch_npu="2.1.0.post8"),
         machine(vllm_ascend="0.7.3", vllm="0.7.3"),
     ],
-)  # fmt: skip
+)
 def test_stacks_of_old_tutorials_get_a_path(environment: Environment) -> None:
     assert matrix.is_old_stack(environment)
     path = "\n".join(matrix.path_to_current(environment))

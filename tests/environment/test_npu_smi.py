@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import npu_tables
 import pytest
+
 from ascent.environment import npu_smi
 
 
@@ -13,9 +14,21 @@ def test_a2_table_gives_every_device_with_its_hbm() -> None:
     assert (read.state, read.driver, len(read.devices)) == ("read", "25.5.1", 8)
     assert [device.index for device in read.devices] == list(range(8))
     last = read.devices[7]
-    assert (last.npu, last.name, last.health, last.memory_used_mb, last.memory_total_mb, last.memory_kind) == (
-        7, "910B3", "OK", 3407, 65536, "HBM",
-    )  # fmt: skip
+    assert (
+        last.npu,
+        last.name,
+        last.health,
+        last.memory_used_mb,
+        last.memory_total_mb,
+        last.memory_kind,
+    ) == (
+        7,
+        "910B3",
+        "OK",
+        3407,
+        65536,
+        "HBM",
+    )
 
 
 def test_a3_dies_are_devices_of_their_own() -> None:
@@ -41,9 +54,12 @@ def test_ddr_cards_have_ddr_memory() -> None:
             [(5, "310P3", "OK", chip, chip, "0000:01:00.0", 0, 1500, 44280) for chip in (0, 1)]
         )
     )
-    assert [(device.npu, device.chip, device.memory_total_mb, device.memory_kind) for device in read.devices] == [
-        (5, 0, 44280, "DDR"), (5, 1, 44280, "DDR"),
-    ]  # fmt: skip
+    assert [
+        (device.npu, device.chip, device.memory_total_mb, device.memory_kind) for device in read.devices
+    ] == [
+        (5, 0, 44280, "DDR"),
+        (5, 1, 44280, "DDR"),
+    ]
 
 
 def test_rows_without_banner_and_header_are_read() -> None:
@@ -63,8 +79,9 @@ def test_processes_keep_rows_whose_name_is_hidden() -> None:
         npu_tables.process_table([(0, 0, 812, "VLLMWorker_TP", 9000), (1, 1, 813, "", 44000)])
     )
     assert [(p.npu, p.chip, p.pid, p.name, p.memory_mb) for p in read.processes] == [
-        (0, 0, 812, "VLLMWorker_TP", 9000), (1, 1, 813, "", 44000),
-    ]  # fmt: skip
+        (0, 0, 812, "VLLMWorker_TP", 9000),
+        (1, 1, 813, "", 44000),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """Pasted reports: every form in which people state what they run, and no text on which the reader fails."""
 
-# ruff: noqa: E501
-
 from __future__ import annotations
 
 import npu_tables
 import pytest
-from ascent.environment import checks, matrix, reports
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from ascent.environment import checks, matrix, reports
 
 COLLECT_ENV = """Collecting environment information...
 PyTorch version: 2.10.0+cpu
@@ -54,9 +53,15 @@ def test_vllm_ascend_collect_env_is_read_whole() -> None:
     rows = [(index, "910B2", "OK", 0, None, "0000:C1:00.0", 0, 3400, 65536) for index in range(4)]
     environment = reports.parse(COLLECT_ENV.replace("{table}", npu_tables.hbm_table(rows)))
     assert versions(COLLECT_ENV) == {
-        "torch": "2.10.0+cpu", "numpy": "1.26.4", "torch-npu": "2.10.0.post4", "transformers": "5.5.4",
-        "triton-ascend": "3.2.2", "vllm": "0.23.0", "vllm-ascend": "0.23.0.post1", "CANN": "9.1.0",
-    }  # fmt: skip
+        "torch": "2.10.0+cpu",
+        "numpy": "1.26.4",
+        "torch-npu": "2.10.0.post4",
+        "transformers": "5.5.4",
+        "triton-ascend": "3.2.2",
+        "vllm": "0.23.0",
+        "vllm-ascend": "0.23.0.post1",
+        "CANN": "9.1.0",
+    }
     assert environment.host.python == "3.11.15"
     assert environment.host.os_name.startswith("openEuler")
     assert environment.variables["VLLM_ASCEND_ENABLE_NZ"] == "0"
@@ -70,21 +75,36 @@ def test_vllm_ascend_collect_env_is_read_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("vllm 0.18.0\nvllm_ascend 0.18.0\ntorch 2.9.0\n", {"vllm": "0.18.0", "vllm-ascend": "0.18.0", "torch": "2.9.0"}),
-        ("vLLM：0.11.0，vLLM-Ascend：0.11.0.rc3，CANN：8.3.RC2", {"vllm": "0.11.0", "vllm-ascend": "0.11.0.rc3", "CANN": "8.3.RC2"}),
-        ("| vLLM | `0.13.0` |\n| vllm-ascend | 0.13.0 |\n| CANN | 8.5.0 |", {"vllm": "0.13.0", "vllm-ascend": "0.13.0", "CANN": "8.5.0"}),
-        ("vllm==0.9.1+empty  torch_npu==2.5.1.post1.dev20250619", {"vllm": "0.9.1+empty", "torch-npu": "2.5.1.post1.dev20250619"}),
+        (
+            "vllm 0.18.0\nvllm_ascend 0.18.0\ntorch 2.9.0\n",
+            {"vllm": "0.18.0", "vllm-ascend": "0.18.0", "torch": "2.9.0"},
+        ),
+        (
+            "vLLM：0.11.0，vLLM-Ascend：0.11.0.rc3，CANN：8.3.RC2",
+            {"vllm": "0.11.0", "vllm-ascend": "0.11.0.rc3", "CANN": "8.3.RC2"},
+        ),
+        (
+            "| vLLM | `0.13.0` |\n| vllm-ascend | 0.13.0 |\n| CANN | 8.5.0 |",
+            {"vllm": "0.13.0", "vllm-ascend": "0.13.0", "CANN": "8.5.0"},
+        ),
+        (
+            "vllm==0.9.1+empty  torch_npu==2.5.1.post1.dev20250619",
+            {"vllm": "0.9.1+empty", "torch-npu": "2.5.1.post1.dev20250619"},
+        ),
         ("用的是vllm0.9.1和torch2.5.1", {"vllm": "0.9.1", "torch": "2.5.1"}),
         ("cann 8.1rc1, pytorch-version 2.5.1", {"CANN": "8.1.RC1"}),
         ("Ascend-cann-toolkit_8.2.RC1_linux-aarch64.run", {"CANN": "8.2.RC1"}),
         ("source /usr/local/Ascend/ascend-toolkit/8.0.0/set_env.sh", {"CANN": "8.0.0"}),
         ("vllm/vllm-ascend 0.15.0 rc1", {"vllm-ascend": "0.15.0rc1"}),
         ("docker pull quay.io/ascend/vllm-ascend:v0.19.1rc1-a3-openeuler", {"vllm-ascend": "0.19.1rc1"}),
-        ("Successfully installed torch-2.9.0 torch-npu-2.9.0 vllm-ascend-0.16.0rc1", {"torch": "2.9.0", "torch-npu": "2.9.0", "vllm-ascend": "0.16.0rc1"}),
+        (
+            "Successfully installed torch-2.9.0 torch-npu-2.9.0 vllm-ascend-0.16.0rc1",
+            {"torch": "2.9.0", "torch-npu": "2.9.0", "vllm-ascend": "0.16.0rc1"},
+        ),
         ("pip install torch==2.7.1\npip install torch==2.9.0", {"torch": "2.9.0"}),
         ("transformers>=4.57,<5", {}),
     ],
-)  # fmt: skip
+)
 def test_forms_of_versions(text: str, expected: dict[str, str]) -> None:
     assert versions(text) == expected
 
@@ -157,9 +177,39 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from([
-    "vllm", "vllm-ascend", "torch", "CANN", "==", ":", "|", " ", "\n", "0.11.0", "rc1", ".dev", "+g12", "8.3.RC1", "npu-smi", "910B3", "OK", "-8005", "main(1)",
-    "requires", "but you have", "pip install", "[pip3]", "，", "：",
-]), max_size=30).map("".join))  # fmt: skip
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "vllm",
+                "vllm-ascend",
+                "torch",
+                "CANN",
+                "==",
+                ":",
+                "|",
+                " ",
+                "\n",
+                "0.11.0",
+                "rc1",
+                ".dev",
+                "+g12",
+                "8.3.RC1",
+                "npu-smi",
+                "910B3",
+                "OK",
+                "-8005",
+                "main(1)",
+                "requires",
+                "but you have",
+                "pip install",
+                "[pip3]",
+                "，",
+                "：",
+            ]
+        ),
+        max_size=30,
+    ).map("".join)
+)
 def test_no_mixture_of_the_fields_own_words_makes_it_fail(text: str) -> None:
     checks.run(reports.parse(text))

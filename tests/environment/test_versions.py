@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import pytest
+
 from ascent.environment import versions
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("8.1RC1", "8.1.RC1"), ("8.3.rc1", "8.3.RC1"), ("0.11.0.rc3", "0.11.0rc3"), ("2.10.0+cpu", "2.10"),
-        ("v0.18.0", "0.18.0"), ("2.9.0.post1+git4c901a4", "2.9.0.post1"), ("8.2.RC", "8.2.RC1"), ("9.0", "9.0.0"),
+        ("8.1RC1", "8.1.RC1"),
+        ("8.3.rc1", "8.3.RC1"),
+        ("0.11.0.rc3", "0.11.0rc3"),
+        ("2.10.0+cpu", "2.10"),
+        ("v0.18.0", "0.18.0"),
+        ("2.9.0.post1+git4c901a4", "2.9.0.post1"),
+        ("8.2.RC", "8.2.RC1"),
+        ("9.0", "9.0.0"),
     ],
-)  # fmt: skip
+)
 def test_same(one: str, other: str) -> None:
     assert versions.same(one, other)
     assert versions.same(other, one)
@@ -19,10 +26,16 @@ def test_same(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("8.3.RC1", "8.3.RC2"), ("8.5.0", "8.5.1"), ("2.7.1rc1", "2.7.1"), ("0.8.5", "0.8.5.post1"),
-        ("2.7.1.dev20250724", "2.7.1"), ("8.2.RC", "8.3.RC1"), ("8.3.RC1.alpha003", "8.3.RC1"), ("main", "0.1"),
+        ("8.3.RC1", "8.3.RC2"),
+        ("8.5.0", "8.5.1"),
+        ("2.7.1rc1", "2.7.1"),
+        ("0.8.5", "0.8.5.post1"),
+        ("2.7.1.dev20250724", "2.7.1"),
+        ("8.2.RC", "8.3.RC1"),
+        ("8.3.RC1.alpha003", "8.3.RC1"),
+        ("main", "0.1"),
     ],
-)  # fmt: skip
+)
 def test_not_same(one: str, other: str) -> None:
     assert not versions.same(one, other)
 
@@ -37,11 +50,15 @@ def test_order_of_a_release() -> None:
 @pytest.mark.parametrize(
     ("version", "span", "answer"),
     [
-        ("0.25.1", ">= 0.17.0, <= 0.25.1", True), ("0.25.1.post1", ">= 0.17.0, <= 0.25.1", True),
-        ("0.26.0", ">= 0.17.0, <= 0.25.1", False), ("8.2.RC1", "<= 8.2.RC1", True), ("8.3.RC1", "<= 8.2.RC1", False),
-        ("0.12.0rc1", ">= 0.12.0", False), ("nonsense", ">= 1", None),
+        ("0.25.1", ">= 0.17.0, <= 0.25.1", True),
+        ("0.25.1.post1", ">= 0.17.0, <= 0.25.1", True),
+        ("0.26.0", ">= 0.17.0, <= 0.25.1", False),
+        ("8.2.RC1", "<= 8.2.RC1", True),
+        ("8.3.RC1", "<= 8.2.RC1", False),
+        ("0.12.0rc1", ">= 0.12.0", False),
+        ("nonsense", ">= 1", None),
     ],
-)  # fmt: skip
+)
 def test_inside(version: str, span: str, answer: bool | None) -> None:
     assert versions.inside(version, span) is answer
 

@@ -32,7 +32,7 @@ def find(root: Path, variables: Mapping[str, str]) -> tuple[CannPart, ...]:
         version = toolkit_version(folder)
         if not version:
             continue
-        parts.append(CannPart("toolkit", version, str(folder), _is_sourced(folder, variables)))
+        parts.append(CannPart("toolkit", version, str(folder), _is_sourced(root, folder, variables)))
         parts += [
             CannPart("kernels", _kernels_version(folder) or version, str(folder), chip=chip)
             for chip in _kernels(folder)
@@ -44,7 +44,7 @@ def find(root: Path, variables: Mapping[str, str]) -> tuple[CannPart, ...]:
         seen.add(real)
         version = _nnal_version(folder)
         if version:
-            parts.append(CannPart("nnal", version, str(folder), _is_sourced(folder, variables)))
+            parts.append(CannPart("nnal", version, str(folder), _is_sourced(root, folder, variables)))
     return tuple(parts)
 
 
@@ -111,12 +111,15 @@ def _under(root: Path, path: str) -> Path:
     return Path(path) if root == Path("/") else root / path.lstrip("/")
 
 
-def _is_sourced(folder: Path, variables: Mapping[str, str]) -> bool:
+def _is_sourced(root: Path, folder: Path, variables: Mapping[str, str]) -> bool:
     """Whether the shell's variables lead into this install."""
-    real = str(_resolved(folder))
+    installs = {folder, _resolved(folder)}
     names = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ATB_HOME_PATH", "LD_LIBRARY_PATH")
     for entry in ":".join(variables.get(name, "") for name in names).split(":"):
-        if entry and (entry.startswith((str(folder), real)) or str(_resolved(Path(entry))).startswith(real)):
+        if not entry:
+            continue
+        place = _under(root, entry)
+        if installs & {place, *place.parents, *_resolved(place).parents, _resolved(place)}:
             return True
     return False
 
