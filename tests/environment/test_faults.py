@@ -148,8 +148,8 @@ def test_measures_that_entries_ask_for_exist() -> None:
     source = (Path(faults.__file__).parent / "measures.py").read_text()
     for fault in faults.load():
         for pattern in [*(each for every in fault.when for each in every), *fault.unless]:
-            if pattern.measure:
-                assert f'"{pattern.measure}"' in source, pattern.text
+            for name in pattern.measures:
+                assert f'"{name}"' in source, pattern.text
 
 
 def test_broken_entry_is_named() -> None:

@@ -28,6 +28,8 @@ _CODE = (
     r"(?:codes?(?:\s+is|\s*[:=])?|result(?:\s*[:=]|\s+is)?|ret(?:code)?\s*[:=]|errcode\s*[:=]|errno\s*[:=]?"
     r"|failed\s*[:,]?)\s*"
 )
+# What may stand before a message in its line: rank, process, level, time.
+_LINE_START = r"(?m:^)(?:\[[^\]\n]*\]:?|\([^)\n]*\)|error|[\d:., -])*"
 _FAILED = re.compile(
     r"Traceback \(most recent call last\)"
     r"|^\W*(?:[\[(][^\])]*[\])]:?\s*|ERROR\s+[\d:. -]*)*(?:[\w.]+\.)?\w*(?:Error|Exception)(?::|$)"
@@ -63,7 +65,7 @@ class Pattern:
     alternatives: tuple[
         tuple[str, re.Pattern[str]], ...
     ]  # all in lower case, like the text they are looked for in
-    measure: str = ""
+    measures: tuple[str, ...] = ()
     version: tuple[str, str] | None = None
 
 
@@ -146,12 +148,14 @@ def parse_faults(data: Mapping[str, Any]) -> tuple[Fault, ...]:
 
 
 def compile_pattern(text: str) -> Pattern:
-    """Read one pattern of the data file: text with `*`, `<n>`, `||`, `#code`, or a `@reading`."""
-    if text.startswith("@"):
+    """Read one pattern of the data file: text with `*`, `<n>`, `||`, `^`, `#code`, or a `@reading`."""
+    if text.startswith("@") and " || " not in text:
         version = re.fullmatch(r"@([\w-]+)\s*([<>=!]=?\s*\S+)", text)
         if version:
             return Pattern(text, (), version=(version[1], version[2]))
-        return Pattern(text, (), measure=text[1:])
+        return Pattern(text, (), measures=(text[1:],))
+    if text.startswith("@"):
+        return Pattern(text, (), measures=tuple(each.strip()[1:] for each in text.split(" || ")))
     alternatives = []
     for alternative in text.lower().split(" || "):
         alternative = alternative.strip()
@@ -159,12 +163,16 @@ def compile_pattern(text: str) -> Pattern:
             code = re.escape(alternative[1:])
             alternatives.append((alternative[1:], re.compile(rf"{_CODE}{code}(?!\d)")))
             continue
+        anchored = alternative.startswith("^")
+        alternative = alternative.removeprefix("^")
         pieces = [piece for piece in re.split(r"\*|<n>", alternative) if piece]
         if not pieces:
             raise ValueError(f"a pattern without text: {text!r}")
         body = ".*?".join(_numbered(part) for part in alternative.split("*"))
         if re.fullmatch(r"[a-z]{2}\d{4,5}|[a-z]\d{5}", alternative):
             body = rf"(?<![a-z0-9]){body}(?!\d)"
+        if anchored:
+            body = _LINE_START + body
         hint = max((piece.strip() for piece in pieces), key=len)
         alternatives.append((hint, re.compile(body)))
     return Pattern(text, tuple(alternatives))
@@ -210,9 +218,9 @@ class _Log:
         return self.cache[pattern.text]
 
     def _find(self, pattern: Pattern) -> Evidence | None:
-        if pattern.measure:
-            number = self.readings.get(pattern.measure)
-            return None if number is None else Evidence(number, self._text_at(number))
+        if pattern.measures:
+            numbers = [self.readings[name] for name in pattern.measures if name in self.readings]
+            return Evidence(min(numbers), self._text_at(min(numbers))) if numbers else None
         if pattern.version:
             name, span = pattern.version
             version = self.versions.get(name, "")
