@@ -388,6 +388,17 @@ HEALTHY: dict[str, str] = {
         "INFO 11-29 10:00:40 [model_runner_v1.py:3502] Graph capturing finished in 12 secs, took 0.30 GiB\n"
         'INFO:     127.0.0.1:41788 - "GET /health HTTP/1.1" 200 OK\n'
     ),
+    "optional import": (
+        "(VllmWorker-0 pid=4) WARNING 11-30 01:47:31 [indexer.py:35] Failed to import the extra extension (vllm._extra_C): No module named 'vllm._extra_C'\n"
+        "WARNING:root:cannot import name 'fast_path' from 'vllm.utils'\n"
+        "[WARNING] 2026-01-01 No module named 'vllm_ascend.extra'\n"
+    ),
+    "warning with a traceback": (
+        "(MainProcess pid=2) WARNING 11-30 01:47:34 [base.py:355] Warmup failed\n"
+        "(MainProcess pid=2) WARNING 11-30 01:47:34 [base.py:355] Traceback (most recent call last):\n"
+        "(MainProcess pid=2) WARNING 11-30 01:47:34 [base.py:355] ValueError: no tokenizer to warm up\n"
+        "INFO: Application startup complete.\n"
+    ),
     "idle server": (
         "(APIServer pid=1) INFO [loggers.py:257] Engine 000: Avg prompt throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%\n"
         * 3

@@ -35,6 +35,12 @@ _FAILED = re.compile(
     r"|^\W*(?:[\[(][^\])]*[\])]:?\s*|ERROR\s+[\d:. -]*)*(?:[\w.]+\.)?\w*(?:Error|Exception)(?::|$)"
     r"|Aborted \(core dumped\)|Segmentation fault"
 )
+# Lines of these levels report an optional import that failed; only a note may rest on such a line.
+_MILD = re.compile(
+    r"\b(?:info|debug|warning|warn)\b\W{0,3}[\d\[]|\[(?:info|debug|warning|warn)\W"
+    r"|(?m:^)\W*(?:info|debug|warning):"
+)
+_IMPORT = ("no module named", "cannot import name")
 _MAY_STATE_VERSION = re.compile(r"\d\.\d", re.A)
 _NAMED_ERROR = re.compile(r"\b\w*(?:Error|Exception)\b\s*:|Aborted|Segmentation fault")
 
@@ -66,6 +72,7 @@ class Pattern:
         tuple[str, re.Pattern[str]], ...
     ]  # all in lower case, like the text they are looked for in
     measures: tuple[str, ...] = ()
+    strict: bool = False  # not on lines that say INFO, DEBUG or WARNING
     version: tuple[str, str] | None = None
 
 
@@ -127,7 +134,8 @@ def parse_faults(data: Mapping[str, Any]) -> tuple[Fault, ...]:
     faults = []
     for entry in data["fault"]:
         try:
-            when = tuple(tuple(compile_pattern(text) for text in every) for every in entry["when"])
+            strict = entry.get("level", "error") != "note"
+            when = tuple(tuple(compile_pattern(text, strict) for text in every) for every in entry["when"])
             faults.append(
                 Fault(
                     id=entry["id"],
@@ -147,7 +155,7 @@ def parse_faults(data: Mapping[str, Any]) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def compile_pattern(text: str) -> Pattern:
+def compile_pattern(text: str, strict: bool = False) -> Pattern:
     """Read one pattern of the data file: text with `*`, `<n>`, `||`, `^`, `#code`, or a `@reading`."""
     if text.startswith("@") and " || " not in text:
         version = re.fullmatch(r"@([\w-]+)\s*([<>=!]=?\s*\S+)", text)
@@ -175,7 +183,8 @@ def compile_pattern(text: str) -> Pattern:
             body = _LINE_START + body
         hint = max((piece.strip() for piece in pieces), key=len)
         alternatives.append((hint, re.compile(body)))
-    return Pattern(text, tuple(alternatives))
+    strict = strict and any(words in text.lower() for words in _IMPORT)
+    return Pattern(text, tuple(alternatives), strict=strict)
 
 
 def _numbered(part: str) -> str:
@@ -201,7 +210,7 @@ class _Log:
             accumulate(map(len, self.text.split("\n")), lambda start, size: start + size + 1, initial=0)
         )
         self.readings = measure(scanned)
-        self.cache: dict[str, Evidence | None] = {}
+        self.cache: dict[tuple[str, bool], Evidence | None] = {}
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:
@@ -213,9 +222,10 @@ class _Log:
         return {name: package.version for name, package in environment.packages.items()}
 
     def find(self, pattern: Pattern) -> Evidence | None:
-        if pattern.text not in self.cache:
-            self.cache[pattern.text] = self._find(pattern)
-        return self.cache[pattern.text]
+        key = (pattern.text, pattern.strict)
+        if key not in self.cache:
+            self.cache[key] = self._find(pattern)
+        return self.cache[key]
 
     def _find(self, pattern: Pattern) -> Evidence | None:
         if pattern.measures:
@@ -225,19 +235,21 @@ class _Log:
             name, span = pattern.version
             version = self.versions.get(name, "")
             return Evidence(0, f"{name} {version}") if version and inside(version, span) else None
-        found = [place for each in pattern.alternatives if (place := self._first(*each)) is not None]
+        places = (self._first(hint, regex, pattern.strict) for hint, regex in pattern.alternatives)
+        found = [place for place in places if place is not None]
         if not found:
             return None
         line = self.lines[min(found)]
         return Evidence(line.number, _short(line.text))
 
-    def _first(self, hint: str, regex: re.Pattern[str]) -> int | None:
+    def _first(self, hint: str, regex: re.Pattern[str], strict: bool) -> int | None:
         """Place of the first line that matches; only lines with the pattern's literal piece are tried."""
         position = self.text.find(hint)
         while position >= 0:
             place = bisect_right(self.starts, position) - 1
             start, end = self.starts[place], self.starts[place + 1] - 1
-            if regex.search(self.text, start, end):
+            mild = strict and _MILD.search(self.text, start, start + min(200, (end - start) // 2 + 40))
+            if not mild and regex.search(self.text, start, end):
                 return place
             position = self.text.find(hint, end)
         return None
@@ -320,7 +332,13 @@ def _unexplained(log: _Log, notes: Sequence[Diagnosis]) -> tuple[Evidence, ...]:
     first.
     """
     explained = {evidence.line for note in notes for evidence in note.evidence}
-    failed = [line for line in log.lines if _FAILED.search(line.text) and line.number not in explained]
+    failed = [
+        line
+        for line in log.lines
+        if _FAILED.search(line.text)
+        and line.number not in explained
+        and not _MILD.search(line.text[:200].lower())
+    ]
     named = [line for line in failed if _NAMED_ERROR.search(line.text)]
     return tuple(Evidence(line.number, _short(line.text)) for line in (named or failed)[:3])
 
