@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from known_logs import FAULTY, HEALTHY
 
-from ascent.environment import faults
+from ascent.environment import explain_failure, faults
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -126,6 +126,15 @@ def test_utf16_and_carriage_returns_are_read() -> None:
     primary = faults.diagnose_text(bar).primary
     assert primary is not None
     assert primary.fault == "nnal-not-installed-or-sourced"
+
+
+def test_run_explains_its_own_failure() -> None:
+    said = explain_failure(FAULTY["two jobs"][1])
+    assert said.startswith("error    hccl-port-bound")
+    assert "HCCL_IF_BASE_PORT" in said
+    assert max(map(len, said.splitlines())) <= 100
+    assert explain_failure("ValueError: nobody knows") == ""
+    assert explain_failure(HEALTHY["zero loss"]) == ""
 
 
 # ---- the data ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ metadata, devices from npu-smi, and what must import torch runs in a process of 
 """
 
 from ascent.environment.checks import Purpose, run
+from ascent.environment.failure import explain_failure
 from ascent.environment.faults import Diagnosis, Reading, diagnose_path, diagnose_text
 from ascent.environment.finding import Finding, exit_code
 from ascent.environment.inventory import Environment
@@ -24,6 +25,7 @@ __all__ = [
     "diagnose_text",
     "environment_json",
     "exit_code",
+    "explain_failure",
     "inspect",
     "preflight",
     "run",

@@ -119,27 +119,30 @@ def reading(name: str, read: Reading, *, colour: bool = False) -> str:
             "",
             colour,
         )
-    for diagnosis in read.diagnoses:
-        lines += _diagnosis(diagnosis, colour)
+    for each_diagnosis in read.diagnoses:
+        lines += diagnosis(each_diagnosis, colour)
     return "\n".join(lines)
 
 
-def _diagnosis(diagnosis: Diagnosis, colour: bool) -> list[str]:
-    label = f"{diagnosis.level:<8} "
-    if diagnosis.role == "consequence":
-        return _cell("         ", f"{diagnosis.fault}: follows from {diagnosis.follows_from}", "", colour)
-    head = f"{diagnosis.fault} (confidence {diagnosis.confidence:.0%})"
-    if diagnosis.role == "also" and diagnosis.level != "note":
+def diagnosis(found: Diagnosis, colour: bool = False) -> list[str]:
+    """A diagnosis in lines: name and confidence, cause, cure, the lines it rests on, where it is known
+    from.
+    """
+    label = f"{found.level:<8} "
+    if found.role == "consequence":
+        return _cell("         ", f"{found.fault}: follows from {found.follows_from}", "", colour)
+    head = f"{found.fault} (confidence {found.confidence:.0%})"
+    if found.role == "also" and found.level != "note":
         head = f"also seen: {head}"
-    lines = _cell(label, head, diagnosis.level, colour)
-    lines += _cell("         cause ", diagnosis.cause, "", colour)
-    for index, step in enumerate(diagnosis.mend):
-        numbered = (f"{index + 1}. " if len(diagnosis.mend) > 1 else "") + step
+    lines = _cell(label, head, found.level, colour)
+    lines += _cell("         cause ", found.cause, "", colour)
+    for index, step in enumerate(found.mend):
+        numbered = (f"{index + 1}. " if len(found.mend) > 1 else "") + step
         lines += _cell("         mend  " if index == 0 else "               ", numbered, "", colour)
-    for each in diagnosis.evidence[:3]:
+    for each in found.evidence[:3]:
         where = f"line {each.line}: " if each.line else ""
         lines += _cell("         seen  ", where + each.text, "", colour)
-    lines += _cell("         from  ", diagnosis.source, "", colour)
+    lines += _cell("         from  ", found.source, "", colour)
     return lines
 
 

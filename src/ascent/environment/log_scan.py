@@ -19,8 +19,8 @@ from itertools import accumulate
 from typing import BinaryIO
 
 CHUNK = 4 << 20
-DISTINCT_BYTES = 4 << 20
-LAST_LINES = 20_000
+DISTINCT_BYTES = 2 << 20
+LAST_LINES = 5_000
 LONGEST_LINE = 20_000
 SERIES = 2_000
 _NOISE = b"0123456789abcdefABCDEF"
