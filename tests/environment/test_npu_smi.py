@@ -120,3 +120,16 @@ def test_health_query_without_a_table() -> None:
 )
 def test_mask(visible: str, count: int, good: list[int], bad: list[str]) -> None:
     assert npu_smi.masked_by(visible, count) == (good, bad)
+
+
+def test_mapping_lists_devices_without_their_controllers() -> None:
+    text = (
+        "\tNPU ID   Chip ID   Chip Logic ID   Chip Name\n"
+        "\t0        0         0               Ascend 910B3\n\t0        1         -               Mcu\n"
+        "\t4        0         1               Ascend 910B3\n"
+    )
+    read = npu_smi.parse(text)
+    assert [(device.index, device.npu, device.name, device.health) for device in read.devices] == [
+        (0, 0, "910B3", ""),
+        (1, 4, "910B3", ""),
+    ]

@@ -103,10 +103,39 @@ def test_vllm_ascend_collect_env_is_read_whole() -> None:
         ),
         ("pip install torch==2.7.1\npip install torch==2.9.0", {"torch": "2.9.0"}),
         ("transformers>=4.57,<5", {}),
+        (
+            "vLLM Ascend main v0.9.0rc1.dev0531\nvLLM v0.9.0\n",
+            {"vllm-ascend": "0.9.0rc1.dev0531", "vllm": "0.9.0"},
+        ),
+        ("vllm-ascend版本：0.9.1\nCANN版本：8.2.RC1\n", {"vllm-ascend": "0.9.1", "CANN": "8.2.RC1"}),
+        ("{'vllm': '0.11.0', \"torch\": \"2.7.1\"}", {"vllm": "0.11.0", "torch": "2.7.1"}),
+        ("vllm-0.11.0+empty-py3-none-any.whl", {"vllm": "0.11.0+empty"}),
     ],
 )
 def test_forms_of_versions(text: str, expected: dict[str, str]) -> None:
     assert versions(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "chip"),
+    [
+        ("NPU type: Ascend910B3", "910B3"),
+        ("Atlas 800T A2, 8x 910B3 64G", "910B3"),
+        ("hardware: Ascend A3", "A3"),
+        ("SocVersion = Ascend910B2", "910B2"),
+        ("310P3 card", "310P3"),
+        ("port 9101, 2910B", ""),
+    ],
+)
+def test_chips_in_text(text: str, chip: str) -> None:
+    assert reports.parse(text).chip == chip
+
+
+@pytest.mark.parametrize(
+    "text", ["HDK 25.2.1", "driver version: 25.2.1", "驱动版本：25.2.1", "Software Version : 25.2.1"]
+)
+def test_drivers_in_text(text: str) -> None:
+    assert reports.parse(text).npu.driver == "25.2.1"
 
 
 def test_resolver_conflict_tells_what_is_installed() -> None:

@@ -246,7 +246,7 @@ def path_to_current(environment: Environment, matrix: Matrix | None = None) -> t
         f"simplest: the vendor's image quay.io/ascend/vllm-ascend:v{row.vllm_ascend} holds the whole row "
         f"(CANN {row.cann}, torch {row.torch}, torch-npu {row.torch_npu}, vllm {row.vllm[-1]})"
     )
-    steps = [image, f"by hand: a new environment with Python {row.python}"]
+    steps = [image, "by hand: a new environment with Python 3.11 or 3.12 (the row's and TRL's common ground)"]
     if not same(environment.cann_version or "0", row.cann):
         steps.append(
             f"install a driver that CANN {row.cann} accepts, then CANN {row.cann}: toolkit, kernels, NNAL"
@@ -257,6 +257,12 @@ def path_to_current(environment: Environment, matrix: Matrix | None = None) -> t
     steps.append(f'pip install --no-deps "vllm-ascend=={row.vllm_ascend}"')
     steps.append(f'pip install "triton-ascend=={row.triton_ascend}"{_triton_hint(row)}')
     return tuple(steps)
+
+
+def rows_with_cann(cann: str, matrix: Matrix | None = None) -> list[str]:
+    """The releases whose row names this CANN, newest first."""
+    matrix = matrix or load()
+    return [row.vllm_ascend for row in matrix.rows if cann and same(row.cann, cann)]
 
 
 def trl_range(trl: str, matrix: Matrix | None = None) -> str | None:

@@ -26,6 +26,8 @@ _HEALTH_QUERY = re.compile(
 )
 _HEALTH_ERROR = re.compile(r"^\s*Error Code\s*:\s*(\S.*?)\s*$", re.I | re.M)
 _QUERY_ID = re.compile(r"npu-smi\s+info\s+-t\s+\w+[^\n]*?-i\s+(\d+)(?:[^\n]*?-c\s+(\d+))?")
+# `npu-smi info -m`: NPU, chip, logical id (Ascend 950 adds a physical one and a slot), name. Controllers have none.
+_MAPPING = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+(?:\d+\s+){0,2}(Ascend\s?\S+)\s*$", re.M)
 HEALTH_STATES = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN", "Offline")
 
 
@@ -39,7 +41,7 @@ def parse(text: str) -> NpuSmi:
     driver = (banner[2] or banner[1]) if banner else ""
     devices, processes = _tables(text)
     if not devices:
-        devices = _health_queries(text)
+        devices = _mapping(text) or _health_queries(text)
     failure = _FAILURE.search(text)
     if devices or processes:
         return NpuSmi("read", driver, tuple(devices), tuple(processes))
@@ -107,6 +109,14 @@ def _process(cells: list[str]) -> DeviceProcess | None:
     if place is None or not cells[1].isdigit() or not cells[3].isdigit():
         return None
     return DeviceProcess(int(place[1]), int(place[2]), int(cells[1]), cells[2], int(cells[3]))
+
+
+def _mapping(text: str) -> list[Device]:
+    """The devices that `npu-smi info -m` lists; it says nothing of their health."""
+    rows = _MAPPING.findall(text)
+    return [
+        Device(int(logical), int(npu), int(chip), _plain_name(name), "") for npu, chip, logical, name in rows
+    ]
 
 
 def _health_queries(text: str) -> list[Device]:

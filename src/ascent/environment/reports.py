@@ -48,9 +48,11 @@ _NAMES = {
     "ms-swift": r"ms[_-]swift|swift",
 }
 _ANY_NAME = "|".join(f"(?P<n{index}>{shape})" for index, shape in enumerate(_NAMES.values()))
+# What may stand between a name and its version: quotes, brackets, the word "version" in two languages, a branch.
 _STATEMENT = re.compile(
-    rf"(?<![A-Za-z0-9_./-])`?(?:{_ANY_NAME})`?(?:\s+version)?(?:\s*\([^()\n]{{0,20}}\))?"
-    rf"(?P<sep>\s*(?:==|=|:|@|\|)\s*|\s+(?:is\s+|at\s+)?|-|(?=\d))(?:(?:vllm[_-]ascend|py?torch|torch)\s*==?\s*)?`?"
+    rf"(?<![A-Za-z0-9_./-])[`'\"]?(?:{_ANY_NAME})[`'\"]?(?:\s*(?:version|版本号?))?(?:\s*\([^()\n]{{0,20}}\))?"
+    rf"(?P<sep>\s*(?:==|=|:|@|\||为|是)\s*|\s+(?:is\s+|at\s+)?|-|(?=\d))(?:main\s+(?=v?\d))?"
+    rf"(?:(?:vllm[_-]ascend|py?torch|torch)\s*==?\s*)?[`'\"]?"
     rf"(?P<version>{_NUMBER})",
     re.IGNORECASE,
 )
@@ -63,7 +65,10 @@ _IMAGE = re.compile(rf"(?:^|[\s/'\"=`])vllm[_-]ascend:(v{_NUMBER})((?:-\w+)*)", 
 _PYTHON = (
     (90, re.compile(r"^\s*python version\s*[:=]\s*(\d+\.\d+(?:\.\d+)?)", re.I | re.M)),
     (85, re.compile(r"Python Info-*\s*\n\s*Version\s*:\s*(\d+\.\d+(?:\.\d+)?)")),
-    (60, re.compile(r"(?<![A-Za-z0-9_./-])python\s*(?:version)?\s*[:=|]\s*v?(\d+\.\d+(?:\.\d+)?)", re.I)),
+    (
+        60,
+        re.compile(r"(?<![A-Za-z0-9_./-])python\s*(?:version|版本)?\s*[:=|]\s*v?(\d+\.\d+(?:\.\d+)?)", re.I),
+    ),
     (50, re.compile(r"^\s*Python (\d+\.\d+\.\d+)", re.M)),
     (30, re.compile(r"(?<![A-Za-z0-9_./-])python[\s_-]*v?(\d+\.\d+(?:\.\d+)?)(?![\w])", re.I)),
     (10, re.compile(r"/python(3\.\d+)(?:\.\d+)?/")),
@@ -85,7 +90,7 @@ _CANN = (
         80,
         "toolkit",
         re.compile(
-            rf"(?<![A-Za-z0-9_./-])CANN(?:[\s_-]?toolkit)?(?:\s+version)?`?\s*(?:==|[:=|])\s*`?v?({_CANN_NUMBER})",
+            rf"(?<![A-Za-z0-9_./-])CANN(?:[\s_-]?toolkit)?(?:\s*(?:version|版本))?[`'\"]?\s*(?:==|[:=|])\s*`?v?({_CANN_NUMBER})",
             re.I,
         ),
     ),
@@ -114,13 +119,18 @@ _CANN = (
 )
 _KERNELS = re.compile(rf"Ascend-cann-kernels-(\w+)_({_CANN_NUMBER})", re.I)
 _DRIVER = re.compile(
-    r"(?<![\w/])(?:HDK|(?:npu\s+)?driver(?:\s+version)?)\s*[:=]?\s*v?(\d{2}\.\d[\w.]*)", re.I
+    r"(?<![\w/])(?:HDK|(?:npu\s+)?driver(?:\s+version)?|驱动(?:版本)?|Software Version)\s*[:=]?\s*"
+    r"v?(\d{2}\.\d[\w.]*)",
+    re.I,
 )
 _FIRMWARE = re.compile(r"firmware(?:\s+version)?\s*[:=]\s*v?(\d[\w.]*)", re.I)
 _CHIP = re.compile(
     r"(?:NPU(?:\s+type)?|hardware|device|chip|SocVersion)\s*[:=|]?\s*(?:Huawei\s+)?(?:Atlas\s+)?(?:Ascend\s*)?"
     r"(910[BC]\w?(?:-1)?|910_\w+|910Pro[AB]|310P\d?|310B?\d?|A[235](?!\w)|950\w*)",
     re.I,
+)
+_CHIP_ANYWHERE = re.compile(
+    r"(?<![A-Za-z0-9_.])(?:Ascend\s*)?(910B[1-4]C?(?:-1)?|910C|910Pro[AB]|310P3?)(?![A-Za-z0-9])"
 )
 _SOC = re.compile(r"SocVersion\s*[=:]\s*Ascend(\w+)", re.I)
 _VARIABLE = re.compile(r"^\s*(?:export\s+|set\s+|-e\s+)?([A-Za-z][A-Za-z0-9_]{3,60})=(.*)$", re.M)
@@ -164,7 +174,7 @@ def parse(text: str) -> Environment:
         smi = NpuSmi(smi.state, driver[1].rstrip("."), smi.devices, smi.processes, smi.error)
     firmware = _FIRMWARE.search(prose)
     python, python_sure = _python(prose)
-    chip = _SOC.search(prose) or _CHIP.search(prose)
+    chip = _SOC.search(prose) or _CHIP.search(prose) or _CHIP_ANYWHERE.search(prose)
     variables = {
         name: value.strip().strip("\"'") for name, value in _VARIABLE.findall(prose) if name in WATCHED
     }

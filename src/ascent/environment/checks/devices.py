@@ -78,7 +78,8 @@ def _failure_mend(error: str) -> list[str] | None:
 
 def health(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A203: what npu-smi says of each device's health."""
-    ill = [device for device in environment.npu.devices if device.health.split(" ")[0] != "OK"]
+    stated = [device for device in environment.npu.devices if device.health]
+    ill = [device for device in stated if device.health.split(" ")[0] != "OK"]
     grave = [device for device in ill if device.health.split(" ")[0] != "Warning"]
     for device in ill:
         level = "error" if device in grave else "warning"
@@ -88,7 +89,7 @@ def health(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
             f"{_place(device)} is in state {device.health}",
             evidence=[_described(device)],
         )
-    if environment.npu.devices and not ill:
+    if stated and not ill:
         yield found("A203", "ok", "all devices are healthy")
 
 

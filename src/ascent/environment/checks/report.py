@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ascent.environment import matrix
 from ascent.environment.checks.purpose import Purpose
 from ascent.environment.finding import Finding
 from ascent.environment.inventory import Environment
@@ -33,7 +34,12 @@ def readable(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         )
     software = environment.packages or environment.cann
     if environment.accelerator == "npu" and software and not environment.version("vllm-ascend"):
-        yield found("A604", "note", "the version of vllm-ascend isn't stated")
+        what = "the version of vllm-ascend isn't stated"
+        if environment.cann_version:
+            rows = matrix.rows_with_cann(environment.cann_version)
+            named = ", ".join(rows) if rows else "none"
+            what += f"; rows with CANN {environment.cann_version}: {named}"
+        yield found("A604", "note", what)
 
 
 CHECKS = (readable,)
