@@ -326,6 +326,35 @@ FAULTY: dict[str, tuple[str, str]] = {
         "is-ratio-sequence-level",
         "{'sampling/sampling_logp_difference/mean': 0.009, 'sampling/importance_sampling_ratio/mean': 4.1}\n",
     ),
+    "sequence ratio, low": (
+        "is-ratio-sequence-level",
+        "{'sampling/sampling_logp_difference/mean': 0.004, 'sampling/importance_sampling_ratio/mean': 0.55}\n",
+    ),
+    "one rank prepares data": (
+        "stream-sync-timeout",
+        "NPU function error: aclrtSynchronizeDevice, error code is 507046\nEE1002: Stream synchronize timeout.\n",
+    ),
+    "another attribute": (
+        "torch-npu-too-old",
+        "AttributeError: module 'torch_npu' has no attribute '_isinstance'\n",
+    ),
+    "broken install": (
+        "torch-npu-broken-install",
+        "AttributeError: module 'torch_npu' has no attribute '_autoload'\n",
+    ),
+    "buffer of expert parallelism": (
+        "hccl-buffer-too-small",
+        "Execution_Error(EZ1008): Failed to execute operator MoeDistributeDispatchV2. Reason: Failed to execute tiling function.\n"
+        "        HCCL_BUFFSIZE_EP is too SMALL, maxBs = 64, HCCL_BUFFSIZE=256MB.\n",
+    ),
+    "sleep frees nothing": (
+        "sleep-mode-expandable-segments",
+        "INFO [worker.py:120] Sleep mode freed 0.00 GiB memory, 58.10 GiB memory is still in use.\n",
+    ),
+    "old argument": (
+        "trl-argument-unknown",
+        "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'vllm_device'\n",
+    ),
     "nucleus": (
         "is-ratio-truncation",
         "top_p: 0.95, top_k: 20\n{'sampling/importance_sampling_ratio/mean': 0.62}\n",
@@ -399,6 +428,10 @@ HEALTHY: dict[str, str] = {
         "(MainProcess pid=2) WARNING 11-30 01:47:34 [base.py:355] ValueError: no tokenizer to warm up\n"
         "INFO: Application startup complete.\n"
     ),
+    "helpers end with the run": "{'train_runtime': 812.1}\n[ERROR] TBE Subprocess[task_distribute] raise error[], main process disappeared!\n",
+    "waited for the server": "INFO Server is not up yet. Retrying in 2.0 seconds...\nINFO Server is up!\n",
+    "fp16 loss scale": "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n",
+    "names with nan in them": "{'loss': 0.2, 'grad_norm': 0.3, 'finance_reward': 0.1, 'nan_ratio': 0.0} on npu:0\n",
     "idle server": (
         "(APIServer pid=1) INFO [loggers.py:257] Engine 000: Avg prompt throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%\n"
         * 3

@@ -152,7 +152,7 @@ def _series(rows: Sequence[tuple[int, dict[str, float]]], found: dict[str, int])
         _gap([(number, row[name]) for number, row in rows if name in row], found)
     ratios = [(number, row[_RATIO], row.get(_LOGP_GAP[0])) for number, row in rows if _RATIO in row]
     for number, ratio, gap in ratios:
-        if ratio > 2 and gap is not None and gap < 0.05:
+        if gap is not None and gap < 0.05 and not 0.8 < ratio < 2:
             found.setdefault("is-ratio-sequence", number)
         if ratio < 0.85:
             found.setdefault("is-ratio-low", number)

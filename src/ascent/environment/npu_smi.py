@@ -26,7 +26,7 @@ _HEALTH_QUERY = re.compile(
 )
 _HEALTH_ERROR = re.compile(r"^\s*Error Code\s*:\s*(\S.*?)\s*$", re.I | re.M)
 _QUERY_ID = re.compile(r"npu-smi\s+info\s+-t\s+\w+[^\n]*?-i\s+(\d+)(?:[^\n]*?-c\s+(\d+))?")
-# `npu-smi info -m`: NPU, chip, logical id (Ascend 950 adds a physical one and a slot), name. Controllers have none.
+# `npu-smi info -m`: NPU, chip, logical id (Ascend 950: and physical, and slot), name. Controllers have none.
 _MAPPING = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+(?:\d+\s+){0,2}(Ascend\s?\S+)\s*$", re.M)
 HEALTH_STATES = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN", "Offline")
 

@@ -48,7 +48,7 @@ _NAMES = {
     "ms-swift": r"ms[_-]swift|swift",
 }
 _ANY_NAME = "|".join(f"(?P<n{index}>{shape})" for index, shape in enumerate(_NAMES.values()))
-# What may stand between a name and its version: quotes, brackets, the word "version" in two languages, a branch.
+# Between a name and its version may stand quotes, brackets, the word "version" in two languages, a branch.
 _STATEMENT = re.compile(
     rf"(?<![A-Za-z0-9_./-])[`'\"]?(?:{_ANY_NAME})[`'\"]?(?:\s*(?:version|版本号?))?(?:\s*\([^()\n]{{0,20}}\))?"
     rf"(?P<sep>\s*(?:==|=|:|@|\||为|是)\s*|\s+(?:is\s+|at\s+)?|-|(?=\d))(?:main\s+(?=v?\d))?"
