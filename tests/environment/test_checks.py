@@ -55,6 +55,7 @@ def good() -> Environment:
             compiler="g++",
             hostname_address="10.0.0.1",
             interfaces=("lo", "eth0"),
+            device_addresses=2,
             device_nodes=nodes,
         ),
         packages={name: Package(name, version) for name, version in versions.items()},
@@ -121,6 +122,8 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A105", host(good(), disk_free={"/": GIB}), "error"),
     ("A106", host(good(), memory_available=8 * GIB), "warning"),
     ("A108", host(good(), hostname_address=""), "note"),
+    ("A109", host(good(), device_addresses=None), "note"),
+    ("A210", host(good(), missing_mounts=("/usr/local/dcmi",)), "warning"),
     ("A201", replace(host(good(), device_nodes=()), npu=NpuSmi("missing")), "error"),
     ("A202", replace(good(), npu=NpuSmi("missing")), "error"),
     (
@@ -258,3 +261,19 @@ def test_visible_devices_limit_what_must_be_free() -> None:
     need = Purpose(need_free_bytes=32 * GIB)
     assert levels(environment, need)["A208"] == "error"
     assert levels(variables(environment, ASCEND_RT_VISIBLE_DEVICES="1"), need)["A208"] == "ok"
+
+
+def test_group_that_owns_the_device_files_is_named() -> None:
+    environment = host(good(), unreadable_nodes=("davinci0",), node_group="HwHiAiUser", groups=("users",))
+    (finding,) = [each for each in checks.run(environment) if each.rule == "A209" and each.level == "error"]
+    assert "usermod -aG HwHiAiUser" in finding.mend[0]
+
+
+def test_cuda_machine() -> None:
+    idle, busy = "NVIDIA H200, 143771 MiB, 4 MiB, 570.1", "NVIDIA H200, 143771 MiB, 90000 MiB, 570.1"
+    environment = Environment(origin="machine", host=Host(python="3.11.9"), gpus=(idle, busy))
+    assert environment.accelerator == "cuda"
+    assert levels(environment)["A201"] == "ok"
+    assert levels(environment)["A204"] == "warning"
+    assert levels(environment, Purpose(need_free_bytes=100 * GIB))["A208"] == "error"
+    assert levels(environment, Purpose(need_free_bytes=40 * GIB))["A208"] == "ok"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ascent.environment import model_check, model_files
 from ascent.environment.finding import Finding
@@ -169,6 +172,30 @@ def test_broken_configuration_is_refused_by_name(tmp_path: Path, content: str) -
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(model_files.ModelError, match=r"config\.json"):
         model_check.check(tmp_path, CPU, static_only=True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    config=st.dictionaries(
+        st.sampled_from([*QWEN3_8B, "text_config", "quantization_config", "auto_map"]), JSON
+    ),
+    tokenizer=st.dictionaries(
+        st.sampled_from(
+            ["chat_template", "eos_token", "added_tokens_decoder", "model_max_length", "auto_map"]
+        ),
+        JSON,
+    ),
+)
+def test_no_json_makes_it_fail(config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        look(folder(Path(name), config, tokenizer, config), NPU, context=100)
 
 
 def test_no_model_is_refused(tmp_path: Path) -> None:

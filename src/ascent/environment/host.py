@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 from ascent.environment.inventory import Host
 
 _NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
+# What the driver puts on a host and a container needs beside the device files.
+_MOUNTS = ("usr/local/Ascend/driver/lib64", "usr/local/dcmi", "etc/ascend_install.info")
 _SHADOWERS = (
     "torch",
     "torch_npu",
@@ -48,6 +51,12 @@ def inspect(root: Path = Path("/"), workdir: Path | None = None) -> Host:
         device_nodes=tuple(node.name for node in nodes),
         unreadable_nodes=tuple(node.name for node in nodes if not os.access(node, os.R_OK | os.W_OK)),
         shadowing=_shadowing(workdir),
+        node_group=_group_of(nodes[0]) if nodes else "",
+        groups=_own_groups(),
+        missing_mounts=tuple(f"/{place}" for place in _MOUNTS if not (root / place).exists())
+        if nodes
+        else (),
+        device_addresses=_device_addresses(root),
     )
 
 
@@ -133,6 +142,31 @@ def _device_nodes(root: Path) -> list[Path]:
         return cards + [root / "dev" / name for name in _NODES if (root / "dev" / name).exists()]
     except OSError:
         return []
+
+
+def _group_of(node: Path) -> str:
+    try:
+        return node.group()
+    except (OSError, KeyError, NotImplementedError):  # a group id without a name, or no groups at all
+        return ""
+
+
+def _own_groups() -> tuple[str, ...]:
+    try:
+        import grp
+    except ImportError:  # not on Windows
+        return ()
+    names = []
+    for number in os.getgroups():
+        with contextlib.suppress(KeyError):
+            names.append(grp.getgrgid(number).gr_name)
+    return tuple(sorted(names))
+
+
+def _device_addresses(root: Path) -> int | None:
+    """How many NPUs have an address of their own in hccn.conf; None where there is no such file."""
+    text = _read(root / "etc/hccn.conf")
+    return len(set(re.findall(r"^address_(\d+)=\S+", text, re.M))) if text else None
 
 
 def _shadowing(workdir: Path) -> tuple[str, ...]:

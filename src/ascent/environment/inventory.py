@@ -82,7 +82,12 @@ class NpuSmi:
 
 @dataclass(frozen=True)
 class Host:
-    """The machine around the accelerator. Sizes in bytes; None or empty: not known."""
+    """The machine around the accelerator. Sizes in bytes; None or empty: not known.
+
+    ``node_group`` owns the device files, ``groups`` are this user's. ``missing_mounts`` are files of the
+    driver
+    that a container should have. ``device_addresses`` counts the NPUs' own network addresses in hccn.conf.
+    """
 
     system: str = ""
     os_name: str = ""
@@ -102,6 +107,10 @@ class Host:
     device_nodes: tuple[str, ...] = ()
     unreadable_nodes: tuple[str, ...] = ()
     shadowing: tuple[str, ...] = ()
+    node_group: str = ""
+    groups: tuple[str, ...] = ()
+    missing_mounts: tuple[str, ...] = ()
+    device_addresses: int | None = None
 
 
 @dataclass(frozen=True)

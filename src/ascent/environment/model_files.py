@@ -90,7 +90,7 @@ def read(folder: Path) -> Model:
     weights, missing = _weights(folder)
     return Model(
         folder=folder,
-        architectures=tuple(str(each) for each in config.get("architectures") or ()),
+        architectures=_names(config.get("architectures")),
         model_type=str(config.get("model_type", "")),
         positions=_number(text, "max_position_embeddings")
         or _number(text, "model_max_length")
@@ -98,7 +98,7 @@ def read(folder: Path) -> Model:
         rope_scaled=bool(text.get("rope_scaling")),
         head_size=head_size,
         vocabulary=_number(text, "vocab_size"),
-        quantised=str((config.get("quantization_config") or {}).get("quant_method", "")),
+        quantised=_quantisation(config.get("quantization_config")),
         custom_code=tuple(
             name
             for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer))
@@ -134,6 +134,14 @@ def _json(file: Path) -> dict[str, Any]:
 def _number(content: Mapping[str, Any], key: str) -> int:
     value = content.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(str(each) for each in value) if isinstance(value, list) else ()
+
+
+def _quantisation(value: Any) -> str:
+    return str(value.get("quant_method", "")) if isinstance(value, dict) else ""
 
 
 def _limit(value: Any) -> int:

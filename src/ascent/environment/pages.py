@@ -62,9 +62,9 @@ def rules_page() -> str:
     for rule in rules.load().values():
         if rule.number[:2] != layer:
             layer = rule.number[:2]
-            lines.append(f"# {_LAYERS[layer]}\n")
+            lines.append(f"## {_LAYERS[layer]}\n")
         lines += [
-            f"## {rule.number}: {rule.title}\n",
+            f"### {rule.number}: {rule.title}\n",
             f"Levels: {', '.join(rule.levels)}.\n",
             f"{rule.why}\n",
             "What to do:\n",

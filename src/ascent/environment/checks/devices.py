@@ -14,6 +14,7 @@ from ascent.environment.versions import at_least, older
 
 _BUSY_SHARE = 0.15
 _BUSY_AICORE = 5
+_GPU_MEND = ["nvidia-smi names the processes: stop leftovers, or choose others with CUDA_VISIBLE_DEVICES"]
 _NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
 
@@ -191,13 +192,15 @@ def free_memory(environment: Environment, purpose: Purpose) -> Iterator[Finding]
 def _gpu_free(environment: Environment) -> list[tuple[str, int | None]]:
     free: list[tuple[str, int | None]] = []
     for index, gpu in enumerate(environment.gpus):
-        sizes = [
-            int(part.split()[0])
-            for part in gpu.split(",")
-            if part.strip().endswith("MiB") and part.split()[0].isdigit()
-        ]
+        sizes = _gpu_sizes(gpu)
         free.append((f"GPU {index}", (sizes[0] - sizes[1]) * 2**20 if len(sizes) == 2 else None))
     return free
+
+
+def _gpu_sizes(gpu: str) -> list[int]:
+    """Total and used MiB of a line of nvidia-smi."""
+    parts = [part.split() for part in gpu.split(",")]
+    return [int(part[0]) for part in parts if len(part) == 2 and part[1] == "MiB" and part[0].isdigit()]
 
 
 def device_files(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
@@ -215,9 +218,46 @@ def device_files(environment: Environment, purpose: Purpose) -> Iterator[Finding
         )
     if host.unreadable_nodes:
         names = ", ".join(f"/dev/{node}" for node in host.unreadable_nodes[:8])
-        yield found("A209", "error", f"this user may not open {names}")
+        mend = None
+        if host.node_group and host.node_group not in host.groups:
+            mend = [
+                f"sudo usermod -aG {host.node_group} $USER, then log in again (in a container: --group-add)"
+            ]
+        yield found("A209", "error", f"this user may not open {names}", mend=mend)
     if not missing and not host.unreadable_nodes:
         yield found("A209", "ok", "device files are there and may be opened")
+
+
+def mounts(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
+    """A210: the driver's files in a container."""
+    host = environment.host
+    if environment.origin != "machine" or not host.device_nodes:
+        return
+    if host.missing_mounts:
+        yield found("A210", "warning", f"missing here: {', '.join(host.missing_mounts)}")
+    else:
+        yield found("A210", "ok", "the driver's files are there")
+
+
+def graphics(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
+    """A201, A204 for CUDA machines: what nvidia-smi lists."""
+    if not environment.gpus:
+        return
+    names = ", ".join(dict.fromkeys(gpu.partition(",")[0] for gpu in environment.gpus))
+    count = len(environment.gpus)
+    yield found(
+        "A201", "ok", f"{count} GPU{'s' * (count > 1)} ({names})", evidence=list(environment.gpus[:8])
+    )
+    busy = [
+        f"GPU {index}: {gpu}" for index, gpu in enumerate(environment.gpus) if _gpu_share(gpu) > _BUSY_SHARE
+    ]
+    if busy:
+        yield found("A204", "warning", f"{len(busy)} GPU(s) in use", mend=_GPU_MEND, evidence=busy[:8])
+
+
+def _gpu_share(gpu: str) -> float:
+    sizes = _gpu_sizes(gpu)
+    return sizes[1] / sizes[0] if len(sizes) == 2 and sizes[0] else 0.0
 
 
 def driver(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
@@ -274,6 +314,8 @@ def _described(device: Device) -> str:
 
 CHECKS = (
     answering,
+    graphics,
+    mounts,
     health,
     generation,
     build_target,

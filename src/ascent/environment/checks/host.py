@@ -114,6 +114,18 @@ def own_name(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         yield found("A108", "note", "/etc/hosts has no address for this host's name")
 
 
+def device_network(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
+    """A109: the NPUs' own addresses, which HCCL uses between nodes."""
+    if environment.origin != "machine" or not environment.npu.devices:
+        return
+    addresses = environment.host.device_addresses
+    if addresses:
+        yield found("A109", "ok", f"hccn.conf gives {addresses} NPUs an address")
+    else:
+        where = "there is no /etc/hccn.conf" if addresses is None else "/etc/hccn.conf names no address"
+        yield found("A109", "note", f"{where}: one node works, several don't")
+
+
 def shadowing(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A421: folders with packages' names in the working directory."""
     for name in environment.host.shadowing:
@@ -122,4 +134,4 @@ def shadowing(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         )
 
 
-CHECKS = (python, system, memory_and_disk, open_files, compiler, own_name, shadowing)
+CHECKS = (python, system, memory_and_disk, open_files, compiler, own_name, device_network, shadowing)
