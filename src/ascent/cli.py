@@ -1,10 +1,9 @@
-"""The command line: one function per verb, no logic. Help needs no heavy import, so verbs import what they
-run.
-"""
+"""The command line: one function per verb, no logic. Help needs no heavy import, so verbs import what they run."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_BAD
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(verbs)
     _add_diagnose(verbs)
     _add_check_model(verbs)
+    _add_train(verbs)
+    _add_generate(verbs)
     return parser
 
 
@@ -56,9 +60,7 @@ def _add_doctor(verbs: argparse._SubParsersAction) -> None:
         "--explain", metavar="NAME", help="what became of a setting (NPU_ARCH), or what a rule means (A401)"
     )
     verb.add_argument("--need-gib", type=float, metavar="GIB", help="device memory that must be free")
-    verb.add_argument(
-        "--sleep-mode", action="store_true", default=None, help="the run will use vLLM's sleep mode"
-    )
+    verb.add_argument("--sleep-mode", action="store_true", default=None, help="the run will use vLLM's sleep mode")
     verb.add_argument("--all", action="store_true", help="also list what is right")
     verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
@@ -101,9 +103,7 @@ def _add_check_model(verbs: argparse._SubParsersAction) -> None:
     verb.add_argument("model", help="a folder, or a hub id that is in the local cache")
     verb.add_argument("--context", type=int, metavar="TOKENS", help="prompt and completion that must fit")
     verb.add_argument("--static", action="store_true", help="read files only: start no other process")
-    verb.add_argument(
-        "--no-generate", action="store_true", help="don't load the weights for a short generation"
-    )
+    verb.add_argument("--no-generate", action="store_true", help="don't load the weights for a short generation")
     verb.add_argument("--all", action="store_true", help="also list what is right")
     verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
@@ -122,6 +122,84 @@ def _check_model(args: argparse.Namespace) -> int:
         )
     except commands.RefusedError as error:
         raise InputError(str(error), error.mend) from error
+
+
+def _add_train(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "train", _train, "train a policy as a configuration file says")
+    verb.add_argument("config", nargs="?", help="YAML file, such as examples/smollm2_mbpp.yaml")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the file's")
+    verb.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
+    )
+    verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
+
+
+def _train(args: argparse.Namespace) -> int:
+    from ascent import config
+    from ascent.tracking import run_directory
+
+    words = [word for word in (args.config, *args.overrides) if word is not None]
+    if args.resume is not None:
+        run = run_directory.open_existing(args.resume)
+        settings, notes = config.load_for_resume(run.config, words)
+    elif words:
+        path = Path(words[0])
+        settings, notes = config.load(path, words[1:])
+        name = settings.tracking.name or run_directory.default_name(path)
+        run = run_directory.create(Path(settings.tracking.folder), name)
+    else:
+        raise InputError("ascent train takes a configuration file, or --resume RUN")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    run_directory.write_text(run.config, settings.to_yaml())
+    if args.devices > 1:
+        from ascent.training.launch import launch
+
+        return launch(run.path, args.devices, resume=args.resume is not None, debug=args.debug)
+    from ascent.training.worker import work
+
+    return work(run.path, resume=args.resume is not None, debug=args.debug)
+
+
+def _add_generate(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "generate", _generate, "sample completions: the inference check before training")
+    verb.add_argument("model", help="a hub id or a folder")
+    verb.add_argument("--prompt", action="append", help="may be given several times")
+    verb.add_argument("-n", type=int, default=2, help="completions of each prompt (default: 2)")
+    verb.add_argument("--max-tokens", type=int, default=64, help="longest completion (default: 64)")
+    verb.add_argument("--temperature", type=float, default=1.0, help="default: 1.0")
+    verb.add_argument("--seed", type=int, default=0, help="default: 0")
+    verb.add_argument(
+        "--dtype", choices=["float32", "bfloat16", "float16"], help="default: float32 on CPU, else bfloat16"
+    )
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from ascent.process import quieten_transformers, set_up_process
+
+    set_up_process(debug=args.debug)
+    quieten_transformers(debug=args.debug)
+    from ascent.training.sampling_check import check_sampling
+
+    if args.n < 1 or args.max_tokens < 1 or args.temperature < 0:
+        raise InputError("-n and --max-tokens must be at least 1, and --temperature at least 0")
+    check = check_sampling(
+        args.model,
+        args.prompt or ["Write a Python function that returns the sum of two numbers."],
+        n=args.n,
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        seed=args.seed,
+        dtype=args.dtype,
+    )
+    print(check.to_text(), file=sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps(check.to_json()))
+    return EXIT_GOOD
 
 
 def _add(verbs: argparse._SubParsersAction, name: str, run: Verb, help_line: str) -> argparse.ArgumentParser:

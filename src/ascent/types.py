@@ -1,4 +1,4 @@
-"""The plain data that crosses rooms. Frozen dataclasses without behaviour beyond properties; imports the sandbox's types only.
+"""The plain data that crosses rooms: frozen dataclasses without behaviour. Imports the sandbox's types only.
 
 Token ids and log-probabilities are tuples of plain numbers, so that nothing here needs torch.
 """
@@ -6,7 +6,7 @@ Token ids and log-probabilities are tuples of plain numbers, so that nothing her
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ascent.sandbox.types import Language, Limits, Test, Verdict
 
@@ -42,7 +42,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How completions are sampled; names and meanings are those of vLLM's `SamplingParams`."""
+    """How completions are sampled; names and meanings are those of vLLM's `SamplingParams`.
+
+    `extra` holds further parameters of the engine in use (TRL's `generation_kwargs`).
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -51,6 +54,7 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
+    extra: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,8 +378,7 @@ FAULTY: dict[str, tuple[str, str]] = {
     ),
     "no signal": (
         "no-reward-signal",
-        "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 0.0, 'reward_std': 0.0, 'frac_reward_zero_std': 1.0}\n"
-        * 3,
+        "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 0.0, 'reward_std': 0.0, 'frac_reward_zero_std': 1.0}\n" * 3,
     ),
     "divisible": (
         "batch-not-divisible",
@@ -445,8 +444,7 @@ HEALTHY: dict[str, str] = {
         f"'sampling/sampling_logp_difference/mean': 0.0{10 + i}, 'sampling/importance_sampling_ratio/mean': 0.99{i}, 'epoch': 0.{i}}}\n"
         for i in range(10)
     ),
-    "zero loss": "{'loss': 0.0, 'grad_norm': 0.12, 'reward': 1.2, 'reward_std': 0.4, 'kl': 0.0003, 'epoch': 0.2}\n"
-    * 4,
+    "zero loss": "{'loss': 0.0, 'grad_norm': 0.12, 'reward': 1.2, 'reward_std': 0.4, 'kl': 0.0003, 'epoch': 0.2}\n" * 4,
     "some groups without signal": (
         "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 1.0, 'reward_std': 0.0, 'frac_reward_zero_std': 1.0}\n"
         "{'loss': 0.01, 'grad_norm': 0.5, 'reward': 0.5, 'reward_std': 0.4, 'frac_reward_zero_std': 0.2}\n"

@@ -28,9 +28,7 @@ def hbm_table(rows: Sequence[Row], *, version: str = "25.5.1", dies: bool = Fals
     ]
     for npu, name, health, chip, physical, bus, load, used, total in rows:
         second = f"{chip:<6}{physical if physical is not None else '':<20}"
-        lines.append(
-            f"| {npu:<6}{name:<20}| {health:<14}| 95.1        41                0    / 0             |"
-        )
+        lines.append(f"| {npu:<6}{name:<20}| {health:<14}| 95.1        41                0    / 0             |")
         lines.append(f"| {second}| {bus:<14}| {load:<12}0    / 0          {used:<5}/ {total:<13}|")
         lines.append(HEAVY)
     return "\n".join(lines) + "\n"
@@ -46,9 +44,7 @@ def ddr_table(rows: Sequence[Row], *, version: str = "25.2.0") -> str:
         edge,
     ]
     for npu, name, health, chip, physical, bus, load, used, total in rows:
-        lines.append(
-            f"| {npu:<8}{name:<22}| {health:<16}| NA           45                0     / 0             |"
-        )
+        lines.append(f"| {npu:<8}{name:<22}| {health:<16}| NA           45                0     / 0             |")
         lines.append(f"| {chip:<8}{physical!s:<22}| {bus:<16}| {load:<13}{used:<5}/ {total:<34}|")
         lines.append(edge)
     return "\n".join(lines) + "\n"

@@ -15,9 +15,7 @@ GIB = 2**30
 
 
 def device(index: int, **changes: Any) -> Device:
-    return replace(
-        Device(index, index, 0, "910B3", "OK", None, "0000:C1:00.0", 0, 3400, 65536, "HBM"), **changes
-    )
+    return replace(Device(index, index, 0, "910B3", "OK", None, "0000:C1:00.0", 0, 3400, 65536, "HBM"), **changes)
 
 
 def good() -> Environment:
@@ -186,9 +184,7 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A412", packages(good(), transformers="5.3.0", vllm="0.17.0"), "error"),
     (
         "A413",
-        packages(
-            replace(good(), cann=(CannPart("toolkit", "7.0.RC1"),)), vllm_ascend=None, torch_npu="2.1.0"
-        ),
+        packages(replace(good(), cann=(CannPart("toolkit", "7.0.RC1"),)), vllm_ascend=None, torch_npu="2.1.0"),
         "error",
     ),
     ("A414", replace(good(), torch_cuda="13.0"), "error"),
@@ -250,9 +246,7 @@ def test_right_for_this_use(environment: Environment, purpose: Purpose | None, n
 
 
 def test_mends_are_specific() -> None:
-    found = {
-        finding.rule: finding for finding in checks.run(packages(good(), torch="2.9.0", torch_npu="2.9.0"))
-    }
+    found = {finding.rule: finding for finding in checks.run(packages(good(), torch="2.9.0", torch_npu="2.9.0"))}
     assert any('"torch==2.10.0" "torch-npu==2.10.0.post4"' in step for step in found["A401"].mend)
 
 

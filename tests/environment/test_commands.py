@@ -80,12 +80,8 @@ def test_json_is_one_object_and_text_goes_to_the_other_stream(
     assert "A401" in err
 
 
-def test_report_from_standard_input(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dcmi module initialize failed. ret is -8005\n"))
-    )
+def test_report_from_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dcmi module initialize failed. ret is -8005\n")))
     code, out, _ = call(capsys, "doctor", "--report", "-")
     assert (code, "A202" in out) == (1, True)
 
@@ -168,9 +164,7 @@ def test_diagnose_a_run_directory(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_check_model_reads_files_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 100}'
-    )
+    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 100}')
     code, out, _ = call(capsys, "check-model", str(tmp_path), "--static", "--context", "200", "--json")
     content = json_of(out)
     assert (code, content["schema"], content["architectures"]) == (

@@ -68,18 +68,12 @@ def missing(folder: Path, contract: dict[str, Any]) -> list[str]:
     if not files:
         return [f"no file {contract['file']}"]
     sources = [file.read_text("utf-8", errors="replace") for file in files]
-    lacking = [
-        f"text {text!r}"
-        for text in contract.get("texts", ())
-        if not any(text in source for source in sources)
-    ]
+    lacking = [f"text {text!r}" for text in contract.get("texts", ()) if not any(text in source for source in sources)]
     trees = [ast.parse(source) for source in sources] if {"class", "functions"} & set(contract) else []
     functions = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
     lacking += [f"function {name}" for name in contract.get("functions", ()) if name not in functions]
     if "class" in contract:
-        found = next(
-            (members for tree in trees if (members := members_of(tree, contract["class"])) is not None), None
-        )
+        found = next((members for tree in trees if (members := members_of(tree, contract["class"])) is not None), None)
         if found is None:
             return [*lacking, f"class {contract['class']}"]
         lacking += [f"{contract['class']}.{name}" for name in contract["members"] if name not in found]
@@ -110,9 +104,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     work = tmp_path_factory.mktemp("contracts")
     venv.create(work / "tool", with_pip=True)
     pip = [str(work / "tool/bin/python"), "-m", "pip"]
-    run_pip(
-        [*pip, "install", "-q", "pip>=24", "setuptools==79.0.1", "setuptools-scm>=8", "wheel", "packaging"]
-    )
+    run_pip([*pip, "install", "-q", "pip>=24", "setuptools==79.0.1", "setuptools-scm>=8", "wheel", "packaging"])
     folders = {}
     for release in RELEASES:
         target = work / release["name"]
@@ -140,17 +132,13 @@ def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a wheel or source archive; the folder that holds its files."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            wheel.extractall(
-                folder, [name for name in wheel.namelist() if name.endswith((".py", ".txt", "METADATA"))]
-            )
+            wheel.extractall(folder, [name for name in wheel.namelist() if name.endswith((".py", ".txt", "METADATA"))])
         return folder
     with tarfile.open(archive) as source:
         if sys.version_info >= (3, 12):
             source.extractall(folder, filter="data")
         else:
-            source.extractall(
-                folder, [each for each in source.getmembers() if each.isfile() and ".." not in each.name]
-            )
+            source.extractall(folder, [each for each in source.getmembers() if each.isfile() and ".." not in each.name])
     return next(folder.iterdir())
 
 

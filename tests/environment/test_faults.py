@@ -30,8 +30,7 @@ def test_fault_is_named_first(name: str) -> None:
 def test_fault_is_found_among_the_noise_of_a_long_log(name: str) -> None:
     expected, log = FAULTY[name]
     noise = "".join(
-        f"INFO 11-29 10:{i % 60:02d}:00 [loggers.py:257] Engine 000: Running: {i % 9} reqs\n"
-        for i in range(500)
+        f"INFO 11-29 10:{i % 60:02d}:00 [loggers.py:257] Engine 000: Running: {i % 9} reqs\n" for i in range(500)
     )
     reading = faults.diagnose_text(
         noise + "".join(f"(Worker pid={i}) {line}\n" for i, line in enumerate(log.splitlines())) + noise
@@ -76,18 +75,14 @@ def test_consequences_name_their_cause() -> None:
 
 def test_codes_differ_though_their_lines_are_alike() -> None:
     lines = [
-        f"RuntimeError: NPU function error: Sync(stream), error code is {code}"
-        for code in (561103, 507035, 107027)
+        f"RuntimeError: NPU function error: Sync(stream), error code is {code}" for code in (561103, 507035, 107027)
     ]
     found = {each.fault for each in faults.diagnose_text("\n".join(lines)).diagnoses}
     assert {"aclnn-561103", "aicore-exception-generic", "launch-blocking-with-graph"} <= found
 
 
 def test_number_that_isnt_a_code_is_none() -> None:
-    assert (
-        faults.diagnose_text("'num_tokens': 507035.0, step 507011 of 507014, port 507033\n").verdict
-        == "healthy"
-    )
+    assert faults.diagnose_text("'num_tokens': 507035.0, step 507011 of 507014, port 507033\n").verdict == "healthy"
 
 
 def test_line_numbers_point_into_the_file() -> None:

@@ -1,8 +1,5 @@
-"""The field cases, where their folder lies beside the repository: scored, with the misses that are known
-and why.
-"""
+"""The field cases, where their folder lies beside the repository: scored, with the misses that are known and why."""
 
-# ruff: noqa: E501
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ def test_alike_lines_are_kept_once_and_series_whole() -> None:
 
 def test_pieces_dont_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     log = (
-        "".join(typical_lines(random.Random(1), 2000))
-        + "RuntimeError: error code is 507014\nlast line without an end"
+        "".join(typical_lines(random.Random(1), 2000)) + "RuntimeError: error code is 507014\nlast line without an end"
     )
     whole = log_scan.scan_text(log)
     monkeypatch.setattr(log_scan, "CHUNK", 700)

@@ -210,9 +210,7 @@ def test_package_uses_the_standard_library_alone() -> None:
         + "print([name for name in sys.modules if name.split('.')[0] == 'ascent' and not name.startswith('ascent.environment')])\n"
         + "print(sorted({name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'ascent', '__main__'}))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     ours, foreign = done.stdout.splitlines()
     assert ours == "['ascent']"
     assert foreign == "[]"

@@ -104,9 +104,7 @@ def test_steps_come_in_the_order_in_which_they_must_be_done() -> None:
 
 
 def test_only_what_differs_is_changed() -> None:
-    environment = machine(
-        cann="8.5.0", vllm_ascend="0.18.0", vllm="0.18.0", torch="2.9.0", torch_npu="2.9.0.post1"
-    )
+    environment = machine(cann="8.5.0", vllm_ascend="0.18.0", vllm="0.18.0", torch="2.9.0", torch_npu="2.9.0.post1")
     judgement = matrix.judge(environment)
     assert judgement.row is not None
     steps = matrix.steps_onto(judgement.row, environment, judgement.differences)
@@ -143,6 +141,4 @@ def test_stacks_of_old_tutorials_get_a_path(environment: Environment) -> None:
 
 
 def test_current_stack_is_not_old() -> None:
-    assert not matrix.is_old_stack(
-        machine(cann="9.1.0", vllm_ascend="0.23.0.post1", torch_npu="2.10.0.post4")
-    )
+    assert not matrix.is_old_stack(machine(cann="9.1.0", vllm_ascend="0.23.0.post1", torch_npu="2.10.0.post4"))

@@ -149,9 +149,7 @@ def test_architecture_without_support_is_an_error_on_npus_only(tmp_path: Path) -
 
 
 def test_narrow_heads_on_cpu(tmp_path: Path) -> None:
-    path = folder(
-        tmp_path, {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4}, {}
-    )
+    path = folder(tmp_path, {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4}, {})
     assert look(path, CPU)["A708"][0].level == "error"
     assert "A708" not in look(path, NPU)
 
@@ -183,13 +181,9 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    config=st.dictionaries(
-        st.sampled_from([*QWEN3_8B, "text_config", "quantization_config", "auto_map"]), JSON
-    ),
+    config=st.dictionaries(st.sampled_from([*QWEN3_8B, "text_config", "quantization_config", "auto_map"]), JSON),
     tokenizer=st.dictionaries(
-        st.sampled_from(
-            ["chat_template", "eos_token", "added_tokens_decoder", "model_max_length", "auto_map"]
-        ),
+        st.sampled_from(["chat_template", "eos_token", "added_tokens_decoder", "model_max_length", "auto_map"]),
         JSON,
     ),
 )
@@ -226,13 +220,9 @@ def test_what_a_sane_generation_is(ids: list[int], level: str) -> None:
 
 
 def test_helper_that_fails_or_hangs_says_why() -> None:
-    assert (
-        model_check.ask("raise ValueError('no such tensor')", [], 20).problem == "ValueError: no such tensor"
-    )
+    assert model_check.ask("raise ValueError('no such tensor')", [], 20).problem == "ValueError: no such tensor"
     assert "0 s" in model_check.ask("import time; time.sleep(60)", [], 0.3).problem
-    assert model_check.ask("print('noise'); print('ANSWER{\"a\": 1}'); print('noise')", [], 20).answer == {
-        "a": 1
-    }
+    assert model_check.ask("print('noise'); print('ANSWER{\"a\": 1}'); print('noise')", [], 20).answer == {"a": 1}
 
 
 @pytest.mark.torch
@@ -242,9 +232,7 @@ def test_tiny_real_model_is_tried(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bytes_only = Tokenizer(
-        models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[])
-    )
+    bytes_only = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_only.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=bytes_only).save_pretrained(tmp_path)

@@ -7,9 +7,7 @@ from ascent.environment import npu_smi
 
 
 def test_a2_table_gives_every_device_with_its_hbm() -> None:
-    rows = [
-        (index, "910B3", "OK", 0, None, f"0000:C{index}:00.0", 0, 3400 + index, 65536) for index in range(8)
-    ]
+    rows = [(index, "910B3", "OK", 0, None, f"0000:C{index}:00.0", 0, 3400 + index, 65536) for index in range(8)]
     read = npu_smi.parse(npu_tables.hbm_table(rows, version="25.5.1"))
     assert (read.state, read.driver, len(read.devices)) == ("read", "25.5.1", 8)
     assert [device.index for device in read.devices] == list(range(8))
@@ -50,22 +48,16 @@ def test_a3_dies_are_devices_of_their_own() -> None:
 
 def test_ddr_cards_have_ddr_memory() -> None:
     read = npu_smi.parse(
-        npu_tables.ddr_table(
-            [(5, "310P3", "OK", chip, chip, "0000:01:00.0", 0, 1500, 44280) for chip in (0, 1)]
-        )
+        npu_tables.ddr_table([(5, "310P3", "OK", chip, chip, "0000:01:00.0", 0, 1500, 44280) for chip in (0, 1)])
     )
-    assert [
-        (device.npu, device.chip, device.memory_total_mb, device.memory_kind) for device in read.devices
-    ] == [
+    assert [(device.npu, device.chip, device.memory_total_mb, device.memory_kind) for device in read.devices] == [
         (5, 0, 44280, "DDR"),
         (5, 1, 44280, "DDR"),
     ]
 
 
 def test_rows_without_banner_and_header_are_read() -> None:
-    whole = npu_tables.hbm_table(
-        [(2, "910B4-1", "Warning", 0, None, "0000:81:00.0", 7, 20000, 32768)], version=""
-    )
+    whole = npu_tables.hbm_table([(2, "910B4-1", "Warning", 0, None, "0000:81:00.0", 7, 20000, 32768)], version="")
     rows_only = "\n".join(line for line in whole.splitlines() if "910B4" in line or "0000:" in line)
     read = npu_smi.parse("some words\n" + rows_only)
     assert read.driver == ""
@@ -75,9 +67,7 @@ def test_rows_without_banner_and_header_are_read() -> None:
 
 
 def test_processes_keep_rows_whose_name_is_hidden() -> None:
-    read = npu_smi.parse(
-        npu_tables.process_table([(0, 0, 812, "VLLMWorker_TP", 9000), (1, 1, 813, "", 44000)])
-    )
+    read = npu_smi.parse(npu_tables.process_table([(0, 0, 812, "VLLMWorker_TP", 9000), (1, 1, 813, "", 44000)]))
     assert [(p.npu, p.chip, p.pid, p.name, p.memory_mb) for p in read.processes] == [
         (0, 0, 812, "VLLMWorker_TP", 9000),
         (1, 1, 813, "", 44000),
@@ -100,9 +90,7 @@ def test_failures_are_failures(line: str) -> None:
 
 
 def test_health_query_without_a_table() -> None:
-    read = npu_smi.parse(
-        "npu-smi info -t health -i 3 -c 0\n\tHealth Status : Alarm\n\tError Code : 80E01801\n"
-    )
+    read = npu_smi.parse("npu-smi info -t health -i 3 -c 0\n\tHealth Status : Alarm\n\tError Code : 80E01801\n")
     assert [(device.npu, device.health) for device in read.devices] == [(3, "Alarm (80E01801)")]
 
 

@@ -38,9 +38,7 @@ def test_notes_and_warnings_dont_stop_a_run() -> None:
 
 
 def test_shared_devices_stop_a_run() -> None:
-    assert "A504" in {
-        finding.rule for finding in preflight(FULL, trainer_devices=(0,), server_devices=(0,)).errors
-    }
+    assert "A504" in {finding.rule for finding in preflight(FULL, trainer_devices=(0,), server_devices=(0,)).errors}
 
 
 def test_record_is_whole_and_replaces_an_older_one(tmp_path: Path) -> None:

@@ -139,9 +139,7 @@ def test_drivers_in_text(text: str) -> None:
 
 
 def test_resolver_conflict_tells_what_is_installed() -> None:
-    read = versions(
-        "vllm-ascend 0.11.0rc3 requires torch==2.7.1, but you have torch 2.8.0 which is incompatible.\n"
-    )
+    read = versions("vllm-ascend 0.11.0rc3 requires torch==2.7.1, but you have torch 2.8.0 which is incompatible.\n")
     assert read == {"vllm-ascend": "0.11.0rc3", "torch": "2.8.0"}
 
 
@@ -165,18 +163,14 @@ def test_snapshot_of_main_is_no_release() -> None:
 
 def test_upstream_collect_env_says_nothing_of_npus() -> None:
     found = checks.run(
-        reports.parse(
-            "PyTorch version: 2.10.0+cpu\nIs CUDA available: False\nGPU models and configuration: No CUDA\n"
-        )
+        reports.parse("PyTorch version: 2.10.0+cpu\nIs CUDA available: False\nGPU models and configuration: No CUDA\n")
     )
     assert [finding.rule for finding in found if finding.level == "note"] == ["A601"]
     assert not [finding for finding in found if finding.level == "error"]
 
 
 def test_crashed_collect_env_names_the_folder() -> None:
-    found = checks.run(
-        reports.parse("ImportError: cannot import name '__version__' from 'vllm' (unknown location)\n")
-    )
+    found = checks.run(reports.parse("ImportError: cannot import name '__version__' from 'vllm' (unknown location)\n"))
     assert any(finding.rule == "A421" and "'vllm'" in finding.what for finding in found)
 
 

@@ -32,9 +32,7 @@ def test_failure_is_diagnosed(tmp_path: Path) -> None:
 
 
 def test_failure_that_isnt_known_shows_its_last_lines(tmp_path: Path) -> None:
-    finding = smoke.as_finding(
-        smoke.run_step(step("import sys; sys.exit('the flux is out of phase')"), tmp_path)
-    )
+    finding = smoke.as_finding(smoke.run_step(step("import sys; sys.exit('the flux is out of phase')"), tmp_path))
     assert finding.level == "error"
     assert any("flux" in line for line in finding.evidence)
 

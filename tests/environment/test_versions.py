@@ -68,9 +68,7 @@ def test_inside_refuses_a_range_that_is_none() -> None:
         versions.inside("1.0", "about 2")
 
 
-@pytest.mark.parametrize(
-    ("version", "answer"), [("3.12.13", True), ("3.10", True), ("3.13.0", False), ("3", None)]
-)
+@pytest.mark.parametrize(("version", "answer"), [("3.12.13", True), ("3.10", True), ("3.13.0", False), ("3", None)])
 def test_python_counts_minor_versions_only(version: str, answer: bool | None) -> None:
     assert versions.python_inside(version, ">= 3.10, < 3.13") is answer
 

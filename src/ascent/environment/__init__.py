@@ -1,5 +1,4 @@
-"""Is this machine fit to train, and what went wrong in a run? Standard library only; imports nothing else
-of Ascent.
+"""Is this machine fit to train, and what went wrong in a run? Standard library only; imports nothing else of Ascent.
 
 It works when torch, CANN or the driver are broken, because that is when it is needed: packages are read
 from their

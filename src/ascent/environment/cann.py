@@ -11,9 +11,7 @@ from ascent.environment.inventory import CannPart
 _HOMES = ("usr/local/Ascend", "opt/Ascend", "usr/local/ascend", "root/Ascend")
 _VERSION_LINE = re.compile(r"^\s*(?:version|Version)\s*[=:]\s*\[?v?([0-9][\w.]*)", re.M)
 _NAMED_LINE = re.compile(r"^\s*Ascend-cann-(?:atb|nnal)\s*[:=]\s*v?([0-9][\w.]*)", re.M | re.I)
-_CONFIG_LINE = re.compile(
-    r"^\s*\w*(?:toolkit|runtime)\w*version\s*=\s*\[?[^\n\]]*?:?v?(\d[\w.]*)\]?\s*$", re.M
-)
+_CONFIG_LINE = re.compile(r"^\s*\w*(?:toolkit|runtime)\w*version\s*=\s*\[?[^\n\]]*?:?v?(\d[\w.]*)\]?\s*$", re.M)
 _IN_PATH = re.compile(r"(?:cann-|ascend-toolkit/|atb/)v?(\d+\.\d[\w.]*)", re.I)
 
 
@@ -66,9 +64,7 @@ def toolkit_version(folder: Path) -> str:
         *_glob(folder, "share/info/*/version.info")[:1],
     ]
     return (
-        _first(_VERSION_LINE, *infos)
-        or _first(_CONFIG_LINE, folder / "version.cfg")
-        or _from_path(_resolved(folder))
+        _first(_VERSION_LINE, *infos) or _first(_CONFIG_LINE, folder / "version.cfg") or _from_path(_resolved(folder))
     )
 
 

@@ -29,9 +29,7 @@ _REPORT_LIMIT = 16 << 20
 
 
 class RefusedError(ValueError):
-    """The command can't do what was asked: a file that can't be read, an unknown name. ``mend`` says what
-    to do.
-    """
+    """The command can't do what was asked: a file that can't be read, an unknown name. ``mend`` says what to do."""
 
     def __init__(self, message: str, mend: str = "") -> None:
         super().__init__(message)
@@ -92,9 +90,7 @@ def _smoke(environment: Environment, text: Any) -> list[Finding]:
 
 
 def explain(name: str, *, as_json: bool = False) -> int:
-    """Print what became of a setting, or what a rule means. Raises RefusedError for a name that isn't
-    known.
-    """
+    """Print what became of a setting, or what a rule means. Raises RefusedError for a name that isn't known."""
     text = sys.stderr if as_json else sys.stdout
     rule = rules.load().get(name.upper())
     if rule is not None:
@@ -119,8 +115,7 @@ def explain(name: str, *, as_json: bool = False) -> int:
 
 
 def diagnose(source: str, *, as_json: bool = False) -> int:
-    """Diagnose a log, a run directory or standard input (`-`); 1 when there is a fault or an error that
-    isn't known.
+    """Diagnose a log, a run directory or standard input (`-`); 1 when there is a fault or an error that isn't known.
 
     Raises RefusedError when nothing can be read.
     """

@@ -57,9 +57,7 @@ def machine(environment: Environment) -> str:
 
 
 def findings(found: Sequence[Finding], *, colour: bool = False, everything: bool = False) -> str:
-    """The table of findings, errors first. What is right is summed up in a line unless ``everything`` is
-    asked for.
-    """
+    """The table of findings, errors first. What is right is summed up in a line unless ``everything`` is asked for."""
     shown = [finding for finding in found if everything or finding.level != "ok"]
     lines: list[str] = []
     for finding in shown:
@@ -125,9 +123,7 @@ def reading(name: str, read: Reading, *, colour: bool = False) -> str:
 
 
 def diagnosis(found: Diagnosis, colour: bool = False) -> list[str]:
-    """A diagnosis in lines: name and confidence, cause, cure, the lines it rests on, where it is known
-    from.
-    """
+    """A diagnosis in lines: name and confidence, cause, cure, the lines it rests on, where it is known from."""
     label = f"{found.level:<8} "
     if found.role == "consequence":
         return _cell("         ", f"{found.fault}: follows from {found.follows_from}", "", colour)
@@ -155,9 +151,7 @@ def setting(entry: Setting) -> str:
     """What became of a setting."""
     stands = "exists" if entry.exists else "doesn't exist (any more)"
     lines = _cell(f"{entry.name}: ", stands, "", False)
-    lines += _cell("  answer   ", entry.answer, "", False) + _cell(
-        "  use      ", entry.use_instead, "", False
-    )
+    lines += _cell("  answer   ", entry.answer, "", False) + _cell("  use      ", entry.use_instead, "", False)
     if entry.aliases:
         lines += _cell("  also as  ", ", ".join(entry.aliases), "", False)
     return "\n".join(lines)

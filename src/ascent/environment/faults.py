@@ -21,9 +21,7 @@ from ascent.environment.measures import measure
 from ascent.environment.versions import inside
 
 Verdict = Literal["fault", "healthy", "unknown"]
-_LOG_NAMES = re.compile(
-    r"\.(?:log|txt|err|out|stderr|stdout|jsonl)(?:\.\d+)?(?:\.gz)?$|^(?:nohup\.out|stderr|stdout)$"
-)
+_LOG_NAMES = re.compile(r"\.(?:log|txt|err|out|stderr|stdout|jsonl)(?:\.\d+)?(?:\.gz)?$|^(?:nohup\.out|stderr|stdout)$")
 _CODE = (
     r"(?:codes?(?:\s+is|\s*[:=])?|result(?:\s*[:=]|\s+is)?|ret(?:code)?\s*[:=]|errcode\s*[:=]|errno\s*[:=]?"
     r"|failed\s*[:,]?)\s*"
@@ -68,9 +66,7 @@ class Pattern:
     """
 
     text: str
-    alternatives: tuple[
-        tuple[str, re.Pattern[str]], ...
-    ]  # all in lower case, like the text they are looked for in
+    alternatives: tuple[tuple[str, re.Pattern[str]], ...]  # all in lower case, like the text they are looked for in
     measures: tuple[str, ...] = ()
     strict: bool = False  # not on lines that say INFO, DEBUG or WARNING
     version: tuple[str, str] | None = None
@@ -86,9 +82,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A recognised fault. ``role`` tells the primary cause from what follows from it and from what stands
-    beside it.
-    """
+    """A recognised fault. ``role`` tells the primary cause from what follows from it and from what stands beside it."""
 
     fault: str
     level: Level
@@ -198,26 +192,20 @@ class _Log:
         self.scanned = scanned
         self.lines: list[Line] = []
         for line in scanned.lines:
-            if (
-                "\\n" in line.text or "\r" in line.text
-            ):  # a whole message in one line, or a progress bar before it
+            if "\\n" in line.text or "\r" in line.text:  # a whole message in one line, or a progress bar before it
                 pieces = line.text.replace("\\n", "\n").replace("\r", "\n").splitlines()
                 self.lines += [Line(line.number, piece) for piece in pieces if piece]
             else:
                 self.lines.append(line)
         self.text = "\n".join(line.text.lower().replace("\n", " ") for line in self.lines)
-        self.starts = list(
-            accumulate(map(len, self.text.split("\n")), lambda start, size: start + size + 1, initial=0)
-        )
+        self.starts = list(accumulate(map(len, self.text.split("\n")), lambda start, size: start + size + 1, initial=0))
         self.readings = measure(scanned)
         self.cache: dict[tuple[str, bool], Evidence | None] = {}
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:
         """Package versions that the log states."""
-        stated = [
-            line.text for line in self.lines if len(line.text) < 400 and _MAY_STATE_VERSION.search(line.text)
-        ]
+        stated = [line.text for line in self.lines if len(line.text) < 400 and _MAY_STATE_VERSION.search(line.text)]
         environment = reports.parse("\n".join(stated[:2000]))
         return {name: package.version for name, package in environment.packages.items()}
 
@@ -328,16 +316,12 @@ def _ranked(matched: Sequence[tuple[Fault, tuple[Evidence, ...]]]) -> tuple[Diag
 
 
 def _unexplained(log: _Log, notes: Sequence[Diagnosis]) -> tuple[Evidence, ...]:
-    """Errors in the log that no entry names: the last line of a traceback says most, so named errors come
-    first.
-    """
+    """Errors in the log that no entry names: the last line of a traceback says most, so named errors come first."""
     explained = {evidence.line for note in notes for evidence in note.evidence}
     failed = [
         line
         for line in log.lines
-        if _FAILED.search(line.text)
-        and line.number not in explained
-        and not _MILD.search(line.text[:200].lower())
+        if _FAILED.search(line.text) and line.number not in explained and not _MILD.search(line.text[:200].lower())
     ]
     named = [line for line in failed if _NAMED_ERROR.search(line.text)]
     return tuple(Evidence(line.number, _short(line.text)) for line in (named or failed)[:3])
@@ -379,7 +363,5 @@ def _logs_in(folder: Path) -> list[Path]:
     """Logs up to three folders deep (CANN's own logs lie in ~/ascend/log/debug/plog)."""
     files: list[Path] = []
     for depth in ("*", "*/*", "*/*/*"):
-        files += [
-            file for file in sorted(folder.glob(depth)) if file.is_file() and _LOG_NAMES.search(file.name)
-        ]
+        files += [file for file in sorted(folder.glob(depth)) if file.is_file() and _LOG_NAMES.search(file.name)]
     return files

@@ -53,9 +53,7 @@ def inspect(root: Path = Path("/"), workdir: Path | None = None) -> Host:
         shadowing=_shadowing(workdir),
         node_group=_group_of(nodes[0]) if nodes else "",
         groups=_own_groups(),
-        missing_mounts=tuple(f"/{place}" for place in _MOUNTS if not (root / place).exists())
-        if nodes
-        else (),
+        missing_mounts=tuple(f"/{place}" for place in _MOUNTS if not (root / place).exists()) if nodes else (),
         device_addresses=_device_addresses(root),
     )
 
@@ -118,9 +116,7 @@ def _open_files() -> int | None:
 
 
 def _own_address(root: Path) -> str:
-    """Address that /etc/hosts gives this host's name, empty when it gives none. DNS isn't asked: it may
-    hang.
-    """
+    """Address that /etc/hosts gives this host's name, empty when it gives none. DNS isn't asked: it may hang."""
     name = socket.gethostname()
     for line in _read(root / "etc/hosts").splitlines():
         address, *names = line.partition("#")[0].split() or [""]
@@ -170,9 +166,7 @@ def _device_addresses(root: Path) -> int | None:
 
 
 def _shadowing(workdir: Path) -> tuple[str, ...]:
-    """Folders in the working directory that Python would import in place of the installed package of that
-    name.
-    """
+    """Folders in the working directory that Python would import in place of the installed package of that name."""
     try:
         return tuple(name for name in _SHADOWERS if (workdir / name).is_dir())
     except OSError:

@@ -25,9 +25,7 @@ class Package:
 
 @dataclass(frozen=True)
 class CannPart:
-    """One CANN install: toolkit, kernels (with the ``chip`` they are for) or NNAL. ``sourced`` None: not
-    known.
-    """
+    """One CANN install: toolkit, kernels (with the ``chip`` they are for) or NNAL. ``sourced`` None: not known."""
 
     part: Part
     version: str
@@ -39,8 +37,7 @@ class CannPart:
 
 @dataclass(frozen=True)
 class Device:
-    """One NPU as the runtime enumerates it. ``index`` counts from 0; ``npu`` and ``chip`` are npu-smi's
-    numbers.
+    """One NPU as the runtime enumerates it. ``index`` counts from 0; ``npu`` and ``chip`` are npu-smi's numbers.
 
     Memory in MB (MiB, as npu-smi means it): HBM where the chip has it, DDR otherwise.
     """

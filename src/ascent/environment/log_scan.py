@@ -69,9 +69,7 @@ class Line:
 
 @dataclass
 class Scan:
-    """What was kept: distinct ``lines`` in order, and up to 4000 lines of ``series`` (metrics), first and
-    last.
-    """
+    """What was kept: distinct ``lines`` in order, and up to 4000 lines of ``series`` (metrics), first and last."""
 
     lines: list[Line] = field(default_factory=list)
     series: list[Line] = field(default_factory=list)

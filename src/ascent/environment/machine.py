@@ -22,9 +22,7 @@ _USER_INFO = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 def run_command(command: Sequence[str], seconds: float) -> tuple[int, str] | None:
-    """Run a program; its exit status and output, None when it isn't there, 124 when it took longer than
-    `seconds`.
-    """
+    """Run a program; its exit status and output, None when it isn't there, 124 when it took longer than `seconds`."""
     try:
         done = subprocess.run(
             list(command),
@@ -47,8 +45,7 @@ def inspect(
     run: Run = run_command,
     package_path: Sequence[str] | None = None,
 ) -> Environment:
-    """Everything that the checks need to know of this machine, in well under a second where no NPU answers
-    slowly.
+    """Everything that the checks need to know of this machine, in well under a second where no NPU answers slowly.
 
     ``root``, ``variables``, ``run`` and ``package_path`` stand for the file system, the process's
     variables, the way
@@ -82,9 +79,7 @@ def inspect(
 def watched(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that matter, without the passwords that proxy addresses carry."""
     kept = {name: value for name, value in sorted(variables.items()) if name in WATCHED}
-    return {
-        name: _USER_INFO.sub("", value) if name in SECRET_BEARING else value for name, value in kept.items()
-    }
+    return {name: _USER_INFO.sub("", value) if name in SECRET_BEARING else value for name, value in kept.items()}
 
 
 def _npu(root: Path, run: Run) -> NpuSmi:
@@ -99,12 +94,8 @@ def _npu(root: Path, run: Run) -> NpuSmi:
     read = npu_smi.parse(output)
     if read.devices or (status == 0 and read.state == "read"):
         return read
-    first = next(
-        (line.strip() for line in output.splitlines() if "fail" in line.lower() or "ret" in line), ""
-    )
-    return replace(
-        read, state="failed", error=read.error or first or output.strip()[:200] or f"exit status {status}"
-    )
+    first = next((line.strip() for line in output.splitlines() if "fail" in line.lower() or "ret" in line), "")
+    return replace(read, state="failed", error=read.error or first or output.strip()[:200] or f"exit status {status}")
 
 
 def _gpus(run: Run) -> tuple[str, ...]:

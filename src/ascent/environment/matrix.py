@@ -109,14 +109,10 @@ def judge(environment: Environment, matrix: Matrix | None = None) -> Judgement:
     row, remark = _find(version, matrix)
     if row is None:
         near = _closest(version, matrix)
-        newest = max(
-            (each for each in map(parse, (row.vllm_ascend for row in matrix.rows)) if each), key=_key
-        )
+        newest = max((each for each in map(parse, (row.vllm_ascend for row in matrix.rows)) if each), key=_key)
         if version.key > newest.key:
             return Judgement("newer", None, (), near, f"vllm-ascend {stated} is newer than the table")
-        return Judgement(
-            "no row", near[0], compare(environment, near[0]), near, f"no row for vllm-ascend {stated}"
-        )
+        return Judgement("no row", near[0], compare(environment, near[0]), near, f"no row for vllm-ascend {stated}")
     differences = compare(environment, row)
     return Judgement("differs" if differences else "fits", row, differences, (row,), remark)
 
@@ -204,9 +200,7 @@ def steps_onto(row: Row, environment: Environment, differences: tuple[Difference
     if "python" in changed:
         steps.append(f"make a new environment with Python {row.python} (everything below goes into it)")
     if "CANN" in changed:
-        steps.append(
-            f"install CANN {row.cann}: toolkit first, then the kernels for your chip, then NNAL {row.cann}"
-        )
+        steps.append(f"install CANN {row.cann}: toolkit first, then the kernels for your chip, then NNAL {row.cann}")
         steps.append("source the new toolkit's set_env.sh and nnal/atb/set_env.sh (in the service unit too)")
     wanted = environment.version("vllm-ascend")
     if "vllm" in changed:
@@ -217,9 +211,7 @@ def steps_onto(row: Row, environment: Environment, differences: tuple[Difference
     if not same(wanted, row.vllm_ascend) if wanted else True:
         steps.append(f'pip install --no-deps "vllm-ascend=={row.vllm_ascend}"')
     if "triton-ascend" in changed and row.triton_ascend:
-        steps.append(
-            f'pip uninstall -y triton; pip install "triton-ascend=={row.triton_ascend}"{_triton_hint(row)}'
-        )
+        steps.append(f'pip uninstall -y triton; pip install "triton-ascend=={row.triton_ascend}"{_triton_hint(row)}')
     return tuple(steps)
 
 
@@ -248,12 +240,8 @@ def path_to_current(environment: Environment, matrix: Matrix | None = None) -> t
     )
     steps = [image, "by hand: a new environment with Python 3.11 or 3.12 (the row's and TRL's common ground)"]
     if not same(environment.cann_version or "0", row.cann):
-        steps.append(
-            f"install a driver that CANN {row.cann} accepts, then CANN {row.cann}: toolkit, kernels, NNAL"
-        )
-    steps.append(
-        f'pip install --no-deps "torch=={row.torch}" "torch-npu=={row.torch_npu}" "vllm=={row.vllm[-1]}"'
-    )
+        steps.append(f"install a driver that CANN {row.cann} accepts, then CANN {row.cann}: toolkit, kernels, NNAL")
+    steps.append(f'pip install --no-deps "torch=={row.torch}" "torch-npu=={row.torch_npu}" "vllm=={row.vllm[-1]}"')
     steps.append(f'pip install --no-deps "vllm-ascend=={row.vllm_ascend}"')
     steps.append(f'pip install "triton-ascend=={row.triton_ascend}"{_triton_hint(row)}')
     return tuple(steps)

@@ -1,6 +1,4 @@
-"""Readings of numbers in a log that a text pattern can't express: who holds the memory, whether a series
-jumps.
-"""
+"""Readings of numbers in a log that a text pattern can't express: who holds the memory, whether a series jumps."""
 
 from __future__ import annotations
 
@@ -31,12 +29,8 @@ _TOP_K = re.compile(r"(?<!\w)top_k['\"]?\s*[:=]\s*(-?\d+)")
 _MIN_P = re.compile(r"(?<!\w)min_p['\"]?\s*[:=]\s*(\d*\.\d+)")
 _RATIO_TENSOR = re.compile(r"IS ratio[^\[\n]*\[([^\]\n]*)\]")
 _RUN_OF_BANGS = re.compile(r"!{20,}")
-_OUTPUT_LINE = re.compile(
-    r"generated|output|completion|response|text|content|answer|assistant", re.IGNORECASE
-)
-_REPEAT = re.compile(
-    r"(?P<unit>[^\s=\-_*#.~|+<>/\\]{1,12}(?: ?[^\s=\-_*#.~|+<>/\\]{1,12})?)(?:[ ,]?(?P=unit)){19,}"
-)
+_OUTPUT_LINE = re.compile(r"generated|output|completion|response|text|content|answer|assistant", re.IGNORECASE)
+_REPEAT = re.compile(r"(?P<unit>[^\s=\-_*#.~|+<>/\\]{1,12}(?: ?[^\s=\-_*#.~|+<>/\\]{1,12})?)(?:[ ,]?(?P=unit)){19,}")
 _MASK = re.compile(r"ASCEND_RT_VISIBLE_DEVICES=['\"]?([\d,\s-]+)")
 _COUNT = re.compile(r"device_count\(\)\s*(?:=|:|->)?\s*(\d+)")
 _MOUNTED = re.compile(r"--device[= ]/dev/davinci(\d+)")
@@ -59,9 +53,7 @@ def measure(scan: Scan) -> dict[str, int]:
 
 
 def numbers(text: str) -> dict[str, float]:
-    """Name and value of every number that a line of metrics states, whatever its form (dict, JSON,
-    `key=value`).
-    """
+    """Name and value of every number that a line of metrics states, whatever its form (dict, JSON, `key=value`)."""
     return {name.strip(): float(value) for name, value in _PAIR.findall(text)}
 
 
@@ -97,16 +89,10 @@ def _bytes(number: str, unit: str) -> float:
 
 def _sampling(text: str) -> Sequence[str]:
     found = []
-    temperature, top_p, top_k, min_p = (
-        pattern.search(text) for pattern in (_TEMPERATURE, _TOP_P, _TOP_K, _MIN_P)
-    )
+    temperature, top_p, top_k, min_p = (pattern.search(text) for pattern in (_TEMPERATURE, _TOP_P, _TOP_K, _MIN_P))
     if temperature and float(temperature[1]) not in (0.0, 1.0):
         found.append("temperature-not-one")
-    truncated = (
-        (top_p and 0 < float(top_p[1]) < 1)
-        or (top_k and int(top_k[1]) > 0)
-        or (min_p and float(min_p[1]) > 0)
-    )
+    truncated = (top_p and 0 < float(top_p[1]) < 1) or (top_k and int(top_k[1]) > 0) or (min_p and float(min_p[1]) > 0)
     if truncated:
         found.append("sampling-truncated")
     return found
@@ -130,9 +116,7 @@ _LINE_READERS: tuple[Callable[[str], Sequence[str]], ...] = (_oom, _sampling, _r
 
 
 def _masks(lines: Sequence[Line], found: dict[str, int]) -> None:
-    """A visible-devices list against the number of devices that the log states, or that the container was
-    given.
-    """
+    """A visible-devices list against the number of devices that the log states, or that the container was given."""
     mask = next(((line, match[1]) for line in lines if (match := _MASK.search(line.text))), None)
     if mask is None:
         return
@@ -187,9 +171,7 @@ def _losses(rows: Sequence[tuple[int, dict[str, float]]], found: dict[str, int])
     if len(zero) == len(logged) and moving:
         found.setdefault("loss-zero-healthy", zero[0][0])
     stuck = [
-        (number, row)
-        for number, row in logged
-        if row.get("reward_std") == 0 or row.get("frac_reward_zero_std") == 1
+        (number, row) for number, row in logged if row.get("reward_std") == 0 or row.get("frac_reward_zero_std") == 1
     ]
     if len(stuck) == len(logged) and all(row["grad_norm"] == 0 for _, row in stuck):
         found.setdefault("reward-std-always-zero", stuck[0][0])

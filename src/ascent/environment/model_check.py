@@ -209,9 +209,7 @@ def _ascend_list() -> dict[str, Any]:
 
 
 def ascend_mark(architecture: str) -> tuple[str, str]:
-    """vLLM-Ascend's mark for an architecture and the family's name; `unknown` when its list doesn't have
-    it.
-    """
+    """vLLM-Ascend's mark for an architecture and the family's name; `unknown` when its list doesn't have it."""
     for mark in ("supported", "experimental", "unsupported", "untested"):
         if architecture in _ascend_list()[mark]:
             return mark, str(_ascend_list()[mark][architecture])
@@ -232,8 +230,7 @@ def _chat(model: Model) -> Iterator[Finding]:
         yield found(
             "A703",
             "note",
-            "the chat template ends turns with no token that is known here "
-            f"(eos is {model.eos_token or 'unnamed'})",
+            f"the chat template ends turns with no token that is known here (eos is {model.eos_token or 'unnamed'})",
             mend=["look at one rendered conversation and set stop tokens by hand if needed"],
         )
         return
@@ -256,8 +253,7 @@ def _chat(model: Model) -> Iterator[Finding]:
             f"turns end with {names}, but the end token is {model.eos_token or 'unnamed'}: "
             "completions would run on to the limit",
             mend=[
-                f"add {sorted(model.end_tokens)} to eos_token_id in generation_config.json, "
-                "or pass them as stop tokens"
+                f"add {sorted(model.end_tokens)} to eos_token_id in generation_config.json, or pass them as stop tokens"
             ],
         )
 
@@ -294,9 +290,7 @@ def _tokenizer(model: Model, environment: Environment, seconds: float) -> Iterat
         )
         return
     if "tokenizer_config.json" in model.custom_code:
-        yield found(
-            "A702", "warning", "the tokenizer is custom code, which isn't run here: round trip not tried"
-        )
+        yield found("A702", "warning", "the tokenizer is custom code, which isn't run here: round trip not tried")
         return
     asked = ask(_TOKENIZER, [str(model.folder.resolve())], min(seconds, 180))
     if asked.answer is None:

@@ -63,9 +63,7 @@ def locate(name: str, hub_cache: Path | None = None) -> Path:
     home = os.environ.get("HF_HOME", str(Path.home() / ".cache/huggingface"))
     cache = hub_cache or Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
     snapshots = cache / f"models--{name.strip('/').replace('/', '--')}" / "snapshots"
-    found = (
-        sorted(snapshots.glob("*"), key=lambda folder: folder.stat().st_mtime) if snapshots.is_dir() else []
-    )
+    found = sorted(snapshots.glob("*"), key=lambda folder: folder.stat().st_mtime) if snapshots.is_dir() else []
     if found:
         return found[-1]
     raise ModelError(
@@ -104,13 +102,9 @@ def read(folder: Path) -> Model:
             for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer))
             if content.get("auto_map")
         ),
-        tokenizer_files=tuple(
-            sorted(file.name for file in folder.iterdir() if _is_tokenizer_file(file.name))
-        ),
+        tokenizer_files=tuple(sorted(file.name for file in folder.iterdir() if _is_tokenizer_file(file.name))),
         chat_template=template,
-        end_tokens={
-            number: token for number, token in tokens.items() if token in _TURN_ENDS and token in template
-        },
+        end_tokens={number: token for number, token in tokens.items() if token in _TURN_ENDS and token in template},
         eos_ids=tuple(each for each in (eos if isinstance(eos, list) else [eos]) if isinstance(each, int)),
         eos_token=_token_text(tokenizer.get("eos_token")),
         tokenizer_limit=_limit(tokenizer.get("model_max_length")),
@@ -182,11 +176,7 @@ def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _is_tokenizer_file(name: str) -> bool:
-    return bool(
-        re.fullmatch(
-            r"tokenizer\.(json|model)|vocab\.(json|txt)|merges\.txt|.*\.tiktoken|spiece\.model", name
-        )
-    )
+    return bool(re.fullmatch(r"tokenizer\.(json|model)|vocab\.(json|txt)|merges\.txt|.*\.tiktoken|spiece\.model", name))
 
 
 def _weights(folder: Path) -> tuple[int, tuple[str, ...]]:
@@ -200,10 +190,6 @@ def _weights(folder: Path) -> tuple[int, tuple[str, ...]]:
     missing: set[str] = set()
     for index in folder.glob("*.index.json"):
         mapping = _json(index).get("weight_map")
-        if (
-            isinstance(mapping, dict)
-            and files
-            and index.name.startswith(files[0].name.split("-")[0].split(".")[0])
-        ):
+        if isinstance(mapping, dict) and files and index.name.startswith(files[0].name.split("-")[0].split(".")[0]):
             missing |= {str(shard) for shard in mapping.values() if not (folder / str(shard)).is_file()}
     return sum(file.stat().st_size for file in files), tuple(sorted(missing))

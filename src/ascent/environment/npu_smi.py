@@ -21,9 +21,7 @@ _FAILURE = re.compile(
     r"|[^\n]*npu-smi[^\n]*(?:command not found|No such file)[^\n]*)",
     re.IGNORECASE,
 )
-_HEALTH_QUERY = re.compile(
-    r"^\s*Health(?: Status)?\s*:\s*(OK|Warning|Alarm|Critical|UNKNOWN)\s*$", re.I | re.M
-)
+_HEALTH_QUERY = re.compile(r"^\s*Health(?: Status)?\s*:\s*(OK|Warning|Alarm|Critical|UNKNOWN)\s*$", re.I | re.M)
 _HEALTH_ERROR = re.compile(r"^\s*Error Code\s*:\s*(\S.*?)\s*$", re.I | re.M)
 _QUERY_ID = re.compile(r"npu-smi\s+info\s+-t\s+\w+[^\n]*?-i\s+(\d+)(?:[^\n]*?-c\s+(\d+))?")
 # `npu-smi info -m`: NPU, chip, logical id (Ascend 950: and physical, and slot), name. Controllers have none.
@@ -32,8 +30,7 @@ HEALTH_STATES = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN", "Offline")
 
 
 def parse(text: str) -> NpuSmi:
-    """Devices, processes and driver version from npu-smi's output; `state` says `failed` when it printed an
-    error.
+    """Devices, processes and driver version from npu-smi's output; `state` says `failed` when it printed an error.
 
     Never raises: lines that aren't npu-smi's are passed over.
     """
@@ -114,9 +111,7 @@ def _process(cells: list[str]) -> DeviceProcess | None:
 def _mapping(text: str) -> list[Device]:
     """The devices that `npu-smi info -m` lists; it says nothing of their health."""
     rows = _MAPPING.findall(text)
-    return [
-        Device(int(logical), int(npu), int(chip), _plain_name(name), "") for npu, chip, logical, name in rows
-    ]
+    return [Device(int(logical), int(npu), int(chip), _plain_name(name), "") for npu, chip, logical, name in rows]
 
 
 def _health_queries(text: str) -> list[Device]:
@@ -146,9 +141,7 @@ def _plain_name(name: str) -> str:
 
 
 def masked_by(visible: str, count: int) -> tuple[list[int], list[str]]:
-    """Read ASCEND_RT_VISIBLE_DEVICES: the indices that exist among ``count`` devices, and the entries that
-    don't.
-    """
+    """Read ASCEND_RT_VISIBLE_DEVICES: the indices that exist among ``count`` devices, and the entries that don't."""
     good: list[int] = []
     bad: list[str] = []
     for entry in _entries(visible):

@@ -75,9 +75,7 @@ def _name(distribution: metadata.Distribution) -> str:
 
 
 def ascend_build_target(packages: dict[str, Package]) -> str:
-    """The chip family that the installed vLLM-Ascend was built for (`A2`, `A3`, `310P`), empty when not
-    stated.
-    """
+    """The chip family that the installed vLLM-Ascend was built for (`A2`, `A3`, `310P`), empty when not stated."""
     package = packages.get("vllm-ascend")
     match = _DEVICE_TYPE.search(_text(package, "vllm_ascend/_build_info.py")) if package else None
     if match is None:
@@ -86,13 +84,7 @@ def ascend_build_target(packages: dict[str, Package]) -> str:
     if target.startswith("ASCEND"):  # older releases wrote the SoC's name
         soc = target.removeprefix("ASCEND")
         return (
-            "A3"
-            if soc.startswith("910_93")
-            else "A2"
-            if soc.startswith("910B")
-            else "310P"
-            if "310P" in soc
-            else soc
+            "A3" if soc.startswith("910_93") else "A2" if soc.startswith("910B") else "310P" if "310P" in soc else soc
         )
     return target
 

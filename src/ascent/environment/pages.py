@@ -93,9 +93,7 @@ def faults_page() -> str:
         ]
         lines += [f"{index}. {step}" for index, step in enumerate(fault.mend, 1)]
         lines.append("\nSeen as:\n")
-        lines += [
-            "- " + " together with ".join(f"`{pattern.text}`" for pattern in every) for every in fault.when
-        ]
+        lines += ["- " + " together with ".join(f"`{pattern.text}`" for pattern in every) for every in fault.when]
         if fault.hides:
             lines.append(f"\nExplains: {', '.join(fault.hides)}.")
         lines.append(f"\nSource: {fault.source}.\n")

@@ -28,9 +28,7 @@ class Preflight:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """Findings that stop a run."""
-        return tuple(
-            each for each in self.findings if each.level == "error" and each.rule.startswith(_STOPPING)
-        )
+        return tuple(each for each in self.findings if each.level == "error" and each.rule.startswith(_STOPPING))
 
     @property
     def line(self) -> str:
@@ -54,8 +52,7 @@ def preflight(
     trainer_devices: tuple[int, ...] = (),
     server_devices: tuple[int, ...] = (),
 ) -> Preflight:
-    """Run the fast checks for a run of this kind; the machine is inspected unless an ``environment`` is
-    given.
+    """Run the fast checks for a run of this kind; the machine is inspected unless an ``environment`` is given.
 
     Memory in bytes on each visible device, devices as indices into the enumeration. Takes under a second.
     """

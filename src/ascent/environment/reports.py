@@ -1,5 +1,4 @@
-"""Read a machine from a paste: collect_env (vLLM's, vllm-ascend's), `pip list`, npu-smi, install files,
-free text.
+"""Read a machine from a paste: collect_env (vLLM's, vllm-ascend's), `pip list`, npu-smi, install files, free text.
 
 A version may be stated several times and in several ways. Every statement has a weight by its form: the
 program's own
@@ -102,9 +101,7 @@ _CANN = (
     (
         80,
         "nnal",
-        re.compile(
-            rf"(?<![A-Za-z0-9_./-])(?:ATB|NNAL)(?:\s+version)?`?\s*[:=|]\s*`?v?({_CANN_NUMBER})", re.I
-        ),
+        re.compile(rf"(?<![A-Za-z0-9_./-])(?:ATB|NNAL)(?:\s+version)?`?\s*[:=|]\s*`?v?({_CANN_NUMBER})", re.I),
     ),
     (60, "nnal", re.compile(rf"(?<![A-Za-z0-9_./-])(?:ATB|NNAL)[\s_-]+v?({_CANN_NUMBER})", re.I)),
     (
@@ -175,9 +172,7 @@ def parse(text: str) -> Environment:
     firmware = _FIRMWARE.search(prose)
     python, python_sure = _python(prose)
     chip = _SOC.search(prose) or _CHIP.search(prose) or _CHIP_ANYWHERE.search(prose)
-    variables = {
-        name: value.strip().strip("\"'") for name, value in _VARIABLE.findall(prose) if name in WATCHED
-    }
+    variables = {name: value.strip().strip("\"'") for name, value in _VARIABLE.findall(prose) if name in WATCHED}
     _say_what_is_odd(prose, packages, cann, remarks)
     host = Host(
         system="Linux" if "linux" in prose.lower() else "",
@@ -218,14 +213,10 @@ def _statements(text: str) -> Iterator[tuple[str, _Said]]:
         elif re.search(r">=|<=|~=|!=|<\d|>\d", line) and "==" not in line:
             continue  # a requirement, not an installed version
         for match in _STATEMENT.finditer(line):
-            name = next(
-                names[int(key[1:])] for key, found in match.groupdict().items() if key[0] == "n" and found
-            )
+            name = next(names[int(key[1:])] for key, found in match.groupdict().items() if key[0] == "n" and found)
             yield name, _Said(_weight(line, match), match["version"].removeprefix("v"), line.strip()[:120])
         for match in _SNAPSHOT.finditer(line):
-            name = next(
-                names[int(key[1:])] for key, found in match.groupdict().items() if key[0] == "n" and found
-            )
+            name = next(names[int(key[1:])] for key, found in match.groupdict().items() if key[0] == "n" and found)
             yield name, _Said(40, match["version"], line.strip()[:120])
 
 
@@ -249,9 +240,7 @@ def _packages(text: str, remarks: list[str]) -> dict[str, Package]:
     for name, statement in _statements(text):
         said.setdefault(name, []).append(statement)
     for version, suffix in _IMAGE.findall(text):
-        said.setdefault("vllm-ascend", []).append(
-            _Said(35, version.removeprefix("v"), f"image tag {version}{suffix}")
-        )
+        said.setdefault("vllm-ascend", []).append(_Said(35, version.removeprefix("v"), f"image tag {version}{suffix}"))
     packages: dict[str, Package] = {}
     for name, statements in said.items():
         best = max(statement.weight for statement in statements)
@@ -279,25 +268,16 @@ def _cann(text: str, remarks: list[str]) -> list[CannPart]:
         for match in pattern.finditer(text):
             version = _cann_spelling(match[1])
             name: Part = "nnal" if part == "nnal" else "toolkit"
-            said.setdefault(name, []).append(
-                _Said(weight, version, match[0].strip().replace("\n", " ")[:120])
-            )
+            said.setdefault(name, []).append(_Said(weight, version, match[0].strip().replace("\n", " ")[:120]))
     parts: list[CannPart] = []
-    sourced = (
-        bool(re.search(r"^(?:source\s+\S*set_env|ASCEND_TOOLKIT_HOME=|ASCEND_HOME_PATH=)", text, re.M))
-        or None
-    )
+    sourced = bool(re.search(r"^(?:source\s+\S*set_env|ASCEND_TOOLKIT_HOME=|ASCEND_HOME_PATH=)", text, re.M)) or None
     for part, statements in said.items():
         best = max(statements, key=lambda statement: statement.weight)
         rivals = [
-            other
-            for other in statements
-            if other.weight == best.weight and not same(other.version, best.version)
+            other for other in statements if other.weight == best.weight and not same(other.version, best.version)
         ]
         if rivals:
-            remarks.append(
-                f"CANN {part} is stated as {best.version} and as {rivals[0].version}: the first was taken"
-            )
+            remarks.append(f"CANN {part} is stated as {best.version} and as {rivals[0].version}: the first was taken")
         incomplete = best.version.endswith("RC")
         if incomplete:
             remarks.append(f"CANN {best.version} lacks the number of its release candidate")
@@ -321,16 +301,10 @@ def _python(text: str) -> tuple[str, bool]:
     return "", True
 
 
-def _say_what_is_odd(
-    text: str, packages: dict[str, Package], cann: list[CannPart], remarks: list[str]
-) -> None:
+def _say_what_is_odd(text: str, packages: dict[str, Package], cann: list[CannPart], remarks: list[str]) -> None:
     if _UPSTREAM.search(text) and "vLLM Ascend Version" not in text and "vllm-ascend" not in packages:
         remarks.append("upstream collect_env: it doesn't look for NPUs, so their absence here says nothing")
     for module in dict.fromkeys(_SHADOWED.findall(text)):
-        remarks.append(
-            f"collect_env or an import failed because a directory named {module!r} shadows the package"
-        )
+        remarks.append(f"collect_env or an import failed because a directory named {module!r} shadows the package")
     if re.search(r"^CANN:\s*\n\s*Could not collect", text, re.M) and cann:
-        remarks.append(
-            "collect_env looks for CANN in one place only; the version was taken from another line"
-        )
+        remarks.append("collect_env looks for CANN in one place only; the version was taken from another line")

@@ -28,9 +28,7 @@ def load() -> dict[str, Rule]:
     """All rules by number, in order."""
     text = resources.files("ascent.environment").joinpath("data/rules.toml").read_text("utf-8")
     return {
-        number: Rule(
-            number, each["title"], tuple(each["levels"]), each["why"], tuple(each["mend"]), each["source"]
-        )
+        number: Rule(number, each["title"], tuple(each["levels"]), each["why"], tuple(each["mend"]), each["source"])
         for number, each in sorted(tomllib.loads(text).items())
     }
 

@@ -1,6 +1,4 @@
-"""The smoke test: each layer once, in a process of its own with a time limit; the first failure is
-diagnosed.
-"""
+"""The smoke test: each layer once, in a process of its own with a time limit; the first failure is diagnosed."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ Outcome = Literal["passed", "failed", "timeout", "skipped"]
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a program for a fresh interpreter, which prints what it measured and exits with 0, or 3 to
-    skip.
-    """
+    """One step: a program for a fresh interpreter, which prints what it measured and exits with 0, or 3 to skip."""
 
     name: str
     program: str
@@ -153,9 +149,7 @@ def run(
     report: Callable[[Result], None] = lambda result: None,
     python: str = sys.executable,
 ) -> list[Result]:
-    """Run the steps in order and stop at the first that fails, with its diagnosis. ``report`` hears of each
-    at once.
-    """
+    """Run the steps in order and stop at the first that fails, with its diagnosis. ``report`` hears of each at once."""
     results = []
     with tempfile.TemporaryDirectory(prefix="ascent-smoke-") as folder:
         for step in steps:

@@ -1,6 +1,4 @@
-"""The environment variables that decide whether a run works: what inspection keeps and reports are searched
-for.
-"""
+"""The environment variables that decide whether a run works: what inspection keeps and reports are searched for."""
 
 from __future__ import annotations
 

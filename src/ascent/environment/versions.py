@@ -1,6 +1,4 @@
-"""Version numbers as they are written in the field: PEP 440, CANN (8.3.RC2), nightlies, typing slips
-(0.11.0.rc3).
-"""
+"""Version numbers as they are written in the field: PEP 440, CANN (8.3.RC2), nightlies, typing slips (0.11.0.rc3)."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class Version:
         return Version(self.text, self.release, self.pre, None, self.dev)
 
     def before_dirty(self) -> Version | None:
-        """The release that a `.dev0` build was made from: setuptools-scm calls a changed 0.11.0
-        0.11.1.dev0.
-        """
+        """The release that a `.dev0` build was made from: setuptools-scm calls a changed 0.11.0 0.11.1.dev0."""
         if self.dev != 0 or "dev0+" not in self.text:
             return None
         if self.post is not None:
@@ -106,9 +102,7 @@ def parse(text: str) -> Version | None:
 
 
 def same(have: str, want: str) -> bool:
-    """Whether both texts name one version. `8.2.RC`, whose number was left out, equals any release
-    candidate.
-    """
+    """Whether both texts name one version. `8.2.RC`, whose number was left out, equals any release candidate."""
     one, other = parse(have), parse(want)
     if one is None or other is None:
         return have.strip().lower() == want.strip().lower()
@@ -160,9 +154,7 @@ def at_least(version: str, bound: str) -> bool:
 
 
 def python_inside(version: str, spec: str) -> bool | None:
-    """`inside` for interpreters: only major and minor count, so 3.12.13 lies in `< 3.13` and `3.11` in `>=
-    3.11`.
-    """
+    """`inside` for interpreters: only major and minor count, so 3.12.13 lies in `< 3.13` and `3.11` in `>= 3.11`."""
     have = parse(version)
     if have is None or len(have.release) < 2:
         return None

@@ -106,9 +106,9 @@ class Outcome(StrEnum):
 class Verdict:
     """The judgement of one program: one outcome a test, in the order in which the tests were given.
 
-    `compiled` says that the source is valid in its language. `infrastructure_error` is set when the sandbox itself failed:
-    such a verdict says nothing about the program and must be masked, never scored 0. `output` is an excerpt of what
-    the program printed, `error` the first error in words. `seconds` is wall time in the sandbox, without queueing;
+    `compiled` says that the source is valid in its language. `infrastructure_error` is set when the sandbox itself
+    failed: such a verdict says nothing about the program and must be masked, never scored 0. `output` is an excerpt of
+    what the program printed, `error` the first error in words. `seconds` is wall time in the sandbox, without queueing;
     `cpu_seconds` what the program used. `level` is the confinement that was active.
     """
 

@@ -1,6 +1,4 @@
-"""Environment -> findings. One file a subject; each check looks at one rule and says nothing where it can't
-judge.
-"""
+"""Environment -> findings. One file a subject; each check looks at one rule and says nothing where it can't judge."""
 
 from __future__ import annotations
 

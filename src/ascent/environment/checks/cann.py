@@ -44,8 +44,7 @@ def toolkit(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         yield found(
             "A306",
             "warning" if several else "note",
-            f"{len(versions)} toolkits: {', '.join(versions)}"
-            + (" (more than one sourced)" if several else ""),
+            f"{len(versions)} toolkits: {', '.join(versions)}" + (" (more than one sourced)" if several else ""),
             evidence=[part.path for part in installed],
         )
 
@@ -84,24 +83,18 @@ def nnal(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
                 evidence=[part.path],
             )
     if active is not None and not same(part.version, active.version):
-        yield found(
-            "A307", "error", f"NNAL {part.version} with CANN {active.version}", sure=part.sure and active.sure
-        )
+        yield found("A307", "error", f"NNAL {part.version} with CANN {active.version}", sure=part.sure and active.sure)
     paths = environment.variables.get("LD_LIBRARY_PATH", "").split(":")
     flavours = [path for path in paths if "cxx_abi_" in path]
     if flavours and "cxx_abi_0" in flavours[0]:
-        yield found(
-            "A309", "warning", "NNAL's libraries for the old C++ ABI come first", evidence=flavours[:2]
-        )
+        yield found("A309", "warning", "NNAL's libraries for the old C++ ABI come first", evidence=flavours[:2])
 
 
 def kernels(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A305: compiled operators for this chip, of the toolkit's version."""
     active = environment.part("toolkit")
     installed = [part for part in environment.cann if part.part == "kernels"]
-    wanted = {
-        target for name in environment.chips if (target := chips.identify(name).build_target) in _KERNEL_NAMES
-    }
+    wanted = {target for name in environment.chips if (target := chips.identify(name).build_target) in _KERNEL_NAMES}
     if active is None or (environment.origin == "report" and not installed):
         return
     for target in sorted(wanted):

@@ -35,11 +35,7 @@ def answering(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         driver = f", driver {npu.driver}" if npu.driver else ", driver version not stated"
         yield found("A201", "ok", f"{len(npu.devices)} NPU{'s' * (len(npu.devices) > 1)} ({names}){driver}")
     elif environment.origin == "machine" and environment.accelerator == "npu":
-        nodes = [
-            node
-            for node in environment.host.device_nodes
-            if node.startswith("davinci") and node[-1].isdigit()
-        ]
+        nodes = [node for node in environment.host.device_nodes if node.startswith("davinci") and node[-1].isdigit()]
         if npu.state == "missing" and nodes:
             what = f"npu-smi isn't there, although {len(nodes)} device file(s) are: it isn't mounted"
             yield found("A202", "error", what, evidence=nodes[:8])
@@ -56,9 +52,7 @@ def _failure_reason(error: str) -> str:
     if "-8020" in error:
         return "Another container holds the device, and the driver isn't set to share it."
     if "-8005" in error:
-        return (
-            "The driver can't be reached: another container holds the card, or mounts or rights are missing."
-        )
+        return "The driver can't be reached: another container holds the card, or mounts or rights are missing."
     if "shared librar" in error or "libc_sec" in error:
         return "The driver's user-space libraries aren't mounted, or not on LD_LIBRARY_PATH."
     return ""
@@ -71,9 +65,7 @@ def _failure_mend(error: str) -> list[str] | None:
             "check that all device files and the driver's folders are passed into this container",
         ]
     if "shared librar" in error:
-        return [
-            "mount /usr/local/Ascend/driver/lib64 and add its driver and common folders to LD_LIBRARY_PATH"
-        ]
+        return ["mount /usr/local/Ascend/driver/lib64 and add its driver and common folders to LD_LIBRARY_PATH"]
     return None
 
 
@@ -98,16 +90,13 @@ def busy(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A204: devices that others use."""
     used = []
     for device in environment.npu.devices:
-        processes = [
-            each for each in environment.npu.processes if (each.npu, each.chip) == (device.npu, device.chip)
-        ]
+        processes = [each for each in environment.npu.processes if (each.npu, each.chip) == (device.npu, device.chip)]
         used_mb, total_mb = device.memory_used_mb, device.memory_total_mb
         full = bool(used_mb and total_mb and used_mb > _BUSY_SHARE * total_mb)
         working = (device.aicore_percent or 0) >= _BUSY_AICORE
         if full or working or processes:
             names = ", ".join(
-                f"{each.name or 'name hidden'} (pid {each.pid}, {each.memory_mb} MB)"
-                for each in processes[:3]
+                f"{each.name or 'name hidden'} (pid {each.pid}, {each.memory_mb} MB)" for each in processes[:3]
             )
             used.append(f"{_described(device)}{': ' + names if names else ''}")
     # Processes on NPUs whose device rows weren't pasted.
@@ -148,9 +137,7 @@ def generation(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
                 f"{name}: a chip that Ascent doesn't know",
                 mend=["compare with vLLM-Ascend's list of supported hardware"],
             )
-        if (chip.bfloat16 is False and chip.fitness != "unsupported") or (
-            chip.bfloat16 is False and "910" in name
-        ):
+        if (chip.bfloat16 is False and chip.fitness != "unsupported") or (chip.bfloat16 is False and "910" in name):
             yield found("A206", "error", f"{name} has no bfloat16")
 
 
@@ -220,9 +207,7 @@ def device_files(environment: Environment, purpose: Purpose) -> Iterator[Finding
         names = ", ".join(f"/dev/{node}" for node in host.unreadable_nodes[:8])
         mend = None
         if host.node_group and host.node_group not in host.groups:
-            mend = [
-                f"sudo usermod -aG {host.node_group} $USER, then log in again (in a container: --group-add)"
-            ]
+            mend = [f"sudo usermod -aG {host.node_group} $USER, then log in again (in a container: --group-add)"]
         yield found("A209", "error", f"this user may not open {names}", mend=mend)
     if not missing and not host.unreadable_nodes:
         yield found("A209", "ok", "device files are there and may be opened")
@@ -245,12 +230,8 @@ def graphics(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         return
     names = ", ".join(dict.fromkeys(gpu.partition(",")[0] for gpu in environment.gpus))
     count = len(environment.gpus)
-    yield found(
-        "A201", "ok", f"{count} GPU{'s' * (count > 1)} ({names})", evidence=list(environment.gpus[:8])
-    )
-    busy = [
-        f"GPU {index}: {gpu}" for index, gpu in enumerate(environment.gpus) if _gpu_share(gpu) > _BUSY_SHARE
-    ]
+    yield found("A201", "ok", f"{count} GPU{'s' * (count > 1)} ({names})", evidence=list(environment.gpus[:8]))
+    busy = [f"GPU {index}: {gpu}" for index, gpu in enumerate(environment.gpus) if _gpu_share(gpu) > _BUSY_SHARE]
     if busy:
         yield found("A204", "warning", f"{len(busy)} GPU(s) in use", mend=_GPU_MEND, evidence=busy[:8])
 

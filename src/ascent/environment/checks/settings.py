@@ -158,9 +158,7 @@ def interfaces(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     for name in _INTERFACE_VARIABLES:
         value = environment.variables.get(name, "")
         wanted = [
-            entry.strip().removeprefix("=")
-            for entry in value.split(",")
-            if entry.strip() and not value.startswith("^")
+            entry.strip().removeprefix("=") for entry in value.split(",") if entry.strip() and not value.startswith("^")
         ]
         if there and wanted and not any(each.startswith(entry) for entry in wanted for each in there):
             yield found("A512", "error", f"{name} names {value}, this machine has {', '.join(there)}")

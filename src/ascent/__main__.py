@@ -1,0 +1,7 @@
+"""`python -m ascent`."""
+
+import sys
+
+from ascent.cli import main
+
+sys.exit(main())

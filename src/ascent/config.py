@@ -1,0 +1,304 @@
+"""RunConfig: everything that a run is. Unknown keys are refused with the nearest known name.
+
+TRL's vLLM settings under `trainer:` are accepted and moved to `rollout` and `memory`; settings of older releases are
+settled by `renamed`. What results is a plain configuration again, so the file in a run directory can be run.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import yaml
+
+from ascent import config_file, renamed
+from ascent.errors import InputError
+from ascent.sandbox.types import Level, Limits
+from ascent.trainer_fields import trainer_fields
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class Section(pydantic.BaseModel):
+    """One section of the configuration file. Immutable; unknown keys are errors."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class LoraSection(Section):
+    """Train low-rank adapters instead of all weights (names as in `peft.LoraConfig`)."""
+
+    r: int = pydantic.Field(16, ge=1)
+    lora_alpha: int = pydantic.Field(32, ge=1)
+    lora_dropout: float = pydantic.Field(0.0, ge=0, lt=1)
+    target_modules: list[str] | str = "all-linear"
+
+
+class ModelSection(Section):
+    """The policy: a hub id or a folder with config, weights and tokenizer."""
+
+    path: str
+    revision: str | None = None
+    dtype: Dtype = "auto"  # of the trained weights; auto: float32
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+    lora: LoraSection | None = None
+
+
+class TasksSection(Section):
+    """What is asked: a file or a built-in set, and which part of it is held out."""
+
+    train: str = "builtin"
+    held_out: float | int | str = 0.2  # a share, a number of tasks, or another file
+    limit: int | None = pydantic.Field(None, ge=1)  # at most so many training tasks
+    seed: int = 0  # of the split
+    chat: Literal["auto", "always", "never"] = "auto"  # auto: chat messages when the tokenizer has a template
+    max_prompt_tokens: int | None = pydantic.Field(None, ge=1)  # tasks with longer prompts are left out and reported
+
+
+class RewardSection(Section):
+    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests."""
+
+    compile_weight: float = pydantic.Field(0.1, ge=0)
+    tests_weight: float = pydantic.Field(0.9, ge=0)
+    tests: Literal["visible", "hidden", "both"] = "both"
+
+
+class SandboxSection(Section):
+    """How model-written programs are run."""
+
+    slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half the cores, at least one
+    require: Level = "none"  # refuse to train on a machine that can't confine programs this well
+    wall_seconds: float = pydantic.Field(10.0, gt=0)
+    cpu_seconds: float = pydantic.Field(5.0, gt=0)
+    memory_mb: int = pydantic.Field(512, ge=16)
+
+    def limits(self) -> Limits:
+        """The limits of one program."""
+        return Limits(wall_seconds=self.wall_seconds, cpu_seconds=self.cpu_seconds, memory_bytes=self.memory_mb * 2**20)
+
+
+class RolloutSection(Section):
+    """The sampling engine."""
+
+    mode: Literal["colocate", "server"] = "colocate"
+    engine: Literal["vllm", "transformers"] = "vllm"
+    dtype: Dtype = "auto"  # auto: as the model on CPU, bfloat16 elsewhere
+    max_model_len: int | None = pydantic.Field(None, ge=1)  # prompt and completion; default: what the tasks need
+    max_num_seqs: int | None = pydantic.Field(None, ge=1)  # default: the generation batch
+    max_num_batched_tokens: int = pydantic.Field(4096, ge=1)
+    prefix_caching: bool = True
+    enforce_eager: bool | None = None  # default: eager on CPU and NPU, graphs on CUDA
+
+
+class MemorySection(Section):
+    """How a device's memory is shared."""
+
+    engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, for a colocated engine (not on CPU)
+    kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
+
+
+class TrackingSection(Section):
+    """What is recorded, and where."""
+
+    folder: str = "runs"
+    name: str | None = None  # default: the configuration's name and the time
+    evaluate: bool = True  # on the held-out tasks, before and after training
+    eval_tasks: int | None = pydantic.Field(64, ge=1)  # at most so many held-out tasks
+    eval_samples: int = pydantic.Field(4, ge=1)  # sampled completions of each, beside the greedy one
+
+
+class RunConfig(Section):
+    """A whole run. `trainer` holds any field of `ascent.GRPOConfig` under its own name."""
+
+    model: ModelSection
+    algorithm: Literal["grpo"] = "grpo"
+    tasks: TasksSection = TasksSection()
+    reward: RewardSection = RewardSection()
+    sandbox: SandboxSection = SandboxSection()
+    rollout: RolloutSection = RolloutSection()
+    memory: MemorySection = MemorySection()
+    tracking: TrackingSection = TrackingSection()
+    trainer: dict[str, Any] = {}
+
+    def to_yaml(self) -> str:
+        """The configuration as YAML, defaults written out; reading it gives an equal RunConfig."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+# TRL's own name under `trainer:` -> our key, with the translation of its value
+_TRL_VLLM = {
+    "use_vllm": ("rollout.engine", {True: "vllm", False: "transformers"}),
+    "vllm_mode": ("rollout.mode", None),
+    "vllm_gpu_memory_utilization": ("memory.engine_share", None),
+    "vllm_max_model_length": ("rollout.max_model_len", None),
+}
+# settings of TRL's engine that ours does not have, with the value that means "not used"
+_ONLY_PLAIN = {
+    "vllm_tensor_parallel_size": 1,
+    "vllm_enable_sleep_mode": False,
+    "vllm_structured_outputs_regex": None,
+}
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str]]:
+    """Read a configuration file and `key=value` overrides.
+
+    Returns the configuration and sentences about settings that were moved or ignored. Raises InputError that lists
+    every problem with its place: unknown keys, wrong values, contradictions between TRL's names and ours.
+    """
+    source = config_file.read(path, overrides)
+    notes: list[str] = []
+    problems: list[str] = []
+    trainer = source.values.get("trainer") or {}
+    if isinstance(trainer, dict):
+        stays, moved, notes = renamed.settle(trainer)
+        stays, mapped = _map_trl_vllm(stays)
+        source.values["trainer"] = stays
+        for key, (value, old_key) in (*moved.items(), *mapped.items()):
+            problems += _move(source, key, value, old_key)
+        problems += _check_trainer(source)
+    try:
+        config = RunConfig.model_validate(source.values)
+    except pydantic.ValidationError as error:
+        problems += [_explain(detail, source) for detail in error.errors()]
+        raise _refusal(path, problems) from None
+    problems += _contradictions(config)
+    if problems:
+        raise _refusal(path, problems)
+    if config.rollout.mode == "server" and config_file.get(source.values, "memory.engine_share") is not None:
+        notes.append("memory.engine_share is ignored with rollout.mode=server: a server's share is set where it starts")
+    return _with_absolute_paths(config), notes
+
+
+def load_for_resume(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    """The configuration of a run that goes on, with changes that leave it the same run.
+
+    Raises InputError for a change of the model, the algorithm, the tasks or the reward.
+    """
+    for override in overrides:
+        section = override.partition("=")[0].partition(".")[0].strip()
+        if section in {"model", "algorithm", "tasks", "reward"}:
+            raise InputError(
+                f"argument {override!r}: a run can't change its {section} when it is resumed",
+                "Start a new run from the changed configuration.",
+            )
+    return load(path, overrides)
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Files named relative to where the command was given, so that the run can be resumed from anywhere."""
+
+    def absolute(name: str) -> str:
+        return str(Path(name).absolute()) if Path(name).exists() else name
+
+    held_out = config.tasks.held_out
+    tasks = {"train": absolute(config.tasks.train)}
+    if isinstance(held_out, str):
+        tasks["held_out"] = absolute(held_out)
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"path": absolute(config.model.path)}),
+            "tasks": config.tasks.model_copy(update=tasks),
+        }
+    )
+
+
+def _refusal(path: Path, problems: list[str]) -> InputError:
+    if len(problems) == 1:
+        return InputError(problems[0])
+    return InputError(f"{path}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _map_trl_vllm(trainer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
+    """Take TRL's vLLM settings out of `trainer`: the rest, and new key -> (value, TRL's key)."""
+    if trainer.get("plain"):  # TRL's own path reads its own settings
+        return trainer, {}
+    rest, mapped = {}, {}
+    for key, value in trainer.items():
+        if key not in _TRL_VLLM:
+            rest[key] = value
+            continue
+        new_key, translation = _TRL_VLLM[key]
+        known = translation is not None and isinstance(value, bool)
+        mapped[new_key] = (translation[value] if known and translation else value, f"trainer.{key}")
+    return rest, mapped
+
+
+def _move(source: config_file.Source, key: str, value: Any, old_key: str) -> list[str]:
+    given = config_file.get(source.values, key)
+    if given is not None and given != value:
+        return [f"{source.place(key)}: {key}={given!r} contradicts {old_key}={value!r}; keep one of them"]
+    config_file.put(source.values, key, value)
+    source.places.setdefault(key, source.place(old_key))
+    return []
+
+
+def _check_trainer(source: config_file.Source) -> list[str]:
+    fields = trainer_fields()
+    problems = []
+    for key, value in source.values["trainer"].items():
+        dotted = f"trainer.{key}"
+        if key not in fields:
+            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{_nearest(key, fields)}")
+            continue
+        types = fields[key]
+        wrong_bool = isinstance(value, bool) and types is not None and bool not in types
+        if types is not None and (wrong_bool or not isinstance(value, types)):
+            expected = " or ".join(dict.fromkeys("null" if t is type(None) else t.__name__ for t in types))
+            problems.append(f"{source.place(dotted)}: {dotted}: expected {expected}, got {value!r}")
+    return problems
+
+
+def _nearest(key: str, known: Any) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _explain(detail: Any, source: config_file.Source) -> str:
+    """One pydantic error in our words, with its place."""
+    parts = [str(part) for part in detail["loc"]]
+    key = ".".join(parts)
+    place = source.place(key)
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: {key}: unknown key{_nearest(parts[-1], _known_keys(parts[:-1]))}"
+    if detail["type"] == "missing":
+        return f"{place}: {key} is required"
+    message = str(detail["msg"]).replace("Input should be", "should be")
+    return f"{place}: {key}: {message}, got {detail['input']!r}"
+
+
+def _known_keys(path: Sequence[str]) -> list[str]:
+    section: Any = RunConfig
+    for part in path:
+        field = section.model_fields.get(part)
+        section = field.annotation if field else None
+        if not (isinstance(section, type) and issubclass(section, pydantic.BaseModel)):
+            return []
+    return list(section.model_fields)
+
+
+def _contradictions(config: RunConfig) -> list[str]:
+    problems = []
+    if config.reward.compile_weight + config.reward.tests_weight <= 0:
+        problems.append("reward.compile_weight and reward.tests_weight are both 0: every completion would score 0")
+    dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
+    if dtype is not None and config.model.dtype not in ("auto", dtype):
+        problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")
+    if not config.trainer.get("plain"):
+        problems += [
+            f"trainer.{key}={config.trainer[key]!r} is not available in this version; leave it out, "
+            "or take TRL's own engine with trainer.plain=true"
+            for key, usual in _ONLY_PLAIN.items()
+            if config.trainer.get(key, usual) != usual
+        ]
+    if "output_dir" in config.trainer:
+        problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
+    if config.rollout.mode == "server" and not config.trainer.get("plain"):
+        problems.append(
+            "rollout.mode=server is not available in this version; use colocate, or trainer.plain=true for TRL's own"
+        )
+    return problems

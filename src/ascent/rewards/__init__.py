@@ -1,0 +1,1 @@
+"""Completion to score: extract the program, run its tests, combine."""

@@ -1,0 +1,142 @@
+"""CodeReward: a completion's program is compiled and tested in the sandbox. For Ascent's trainer and for plain TRL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ascent.errors import InputError
+from ascent.rewards.extract import extract_program
+from ascent.sandbox.types import Limits, Outcome, Program, Test, Verdict
+from ascent.tasks.prompts import ends_in_fence
+from ascent.types import Score, Task
+
+Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
+
+
+class Judge(Protocol):
+    """The seam of the sandbox."""
+
+    def submit(self, program: Program, tests: Sequence[Test], limits: Limits | None = None) -> Future[Verdict]:
+        """Judge a program; the future gives its Verdict."""
+        ...
+
+    def close(self) -> None:
+        """Stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RewardWeights:
+    """score = compile x (the program compiles) + tests x (passed / tests)."""
+
+    compile: float = 0.1
+    tests: float = 0.9
+
+
+class CodeReward:
+    """A TRL reward function over tasks with tests.
+
+    The dataset needs a column `task_id`; `tasks` says which tests belong to it. `start` begins to judge a completion
+    that has just been sampled, so that its verdict is there when the reward is asked for; a completion that was never
+    started is judged when it is asked for. Equal programs of one task are judged once a batch. A program that the
+    sandbox could not judge scores None, which masks its completion.
+    """
+
+    __name__ = "code_reward"  # TRL's name for it in metrics
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        *,
+        weights: RewardWeights = RewardWeights(),
+        tests: Literal["visible", "hidden", "both"] = "both",
+        sandbox: Judge | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`sandbox` defaults to one of its own, closed with the reward. Raises InputError on tasks without tests."""
+        self._tasks = {task.id: task for task in tasks}
+        self._weights = weights
+        self._choice = tests
+        untested = [task.id for task in self._tasks.values() if not self._tests(task)]
+        if untested:
+            raise InputError(
+                f"{len(untested)} tasks have no {'' if tests == 'both' else tests + ' '}tests (first: {untested[0]})",
+                "Give them tests, leave them out, or choose others with reward.tests.",
+            )
+        self._limits = limits
+        self._sandbox = sandbox or _own_sandbox()
+        self._verdicts: dict[tuple[str, str], Future[Verdict]] = {}
+        self.scores: list[Score] = []  # of the last batch, in its order
+        self.seconds = 0.0  # sandbox time of the last batch, all slots together
+
+    def start(self, task_id: str, completion: Completion) -> None:
+        """Begin to judge a completion. Returns at once."""
+        self._verdict(task_id, self.program(task_id, completion))
+
+    def __call__(self, completions: Sequence[Completion], task_id: Sequence[str], **columns: Any) -> list[float | None]:
+        """The reward of each completion (TRL's signature); also kept, with verdicts, in `scores`."""
+        programs = [self.program(task, completion) for task, completion in zip(task_id, completions, strict=True)]
+        futures = [self._verdict(task, program) for task, program in zip(task_id, programs, strict=True)]
+        judged = {id(future): future.result() for future in futures}
+        self.scores = [
+            self.score(judged[id(future)], program) for future, program in zip(futures, programs, strict=True)
+        ]
+        self.seconds = sum(verdict.seconds for verdict in judged.values())
+        self._verdicts.clear()
+        return [score.total for score in self.scores]
+
+    def evaluate(self, task_id: str, completion: Completion) -> Future[Verdict]:
+        """Judge a completion by all tests of its task, visible and hidden."""
+        task = self._tasks[task_id]
+        return self._submit(task, self.program(task_id, completion), task.tests)
+
+    def program(self, task_id: str, completion: Completion) -> str:
+        """The program that a completion proposes for a task. Raises InputError for a task that it wasn't given."""
+        task = self._tasks.get(task_id)
+        if task is None:
+            raise InputError(f"the dataset names task {task_id!r}, which CodeReward was not given")
+        text = completion if isinstance(completion, str) else str(completion[-1].get("content") or "")
+        in_fence = isinstance(task.prompt, str) and ends_in_fence(task.prompt)
+        return extract_program(
+            text, language=task.language, prefix=task.prefix, entry_point=task.entry_point, in_fence=in_fence
+        )
+
+    def score(self, verdict: Verdict, program: str = "") -> Score:
+        """The score that a verdict earns."""
+        if verdict.infrastructure_error is not None:
+            return Score(None, {}, verdict, program)
+        parts = {
+            "compile": self._weights.compile * verdict.compiled,
+            "tests": self._weights.tests * verdict.fraction,
+        }
+        return Score(sum(parts.values()), parts, verdict, program)
+
+    def close(self) -> None:
+        """Stop the sandbox."""
+        self._sandbox.close()
+
+    def _tests(self, task: Task) -> tuple[Test, ...]:
+        return {"visible": task.visible_tests, "hidden": task.hidden_tests, "both": task.tests}[self._choice]
+
+    def _verdict(self, task_id: str, program: str) -> Future[Verdict]:
+        key = (task_id, program)
+        if key not in self._verdicts:
+            task = self._tasks[task_id]
+            self._verdicts[key] = self._submit(task, program, self._tests(task))
+        return self._verdicts[key]
+
+    def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
+        if program.strip():
+            return self._sandbox.submit(Program(program, task.language), tests, task.limits or self._limits)
+        nothing: Future[Verdict] = Future()  # an empty file compiles, but no answer must not earn that
+        nothing.set_result(Verdict(False, (Outcome.ERROR,) * len(tests), 0.0, error="no program in the completion"))
+        return nothing
+
+
+def _own_sandbox() -> Judge:
+    from ascent.sandbox import Sandbox
+
+    return Sandbox()

@@ -1,0 +1,122 @@
+"""Finds the program in a completion: fenced blocks, an unclosed fence, chat around code, indented code, raw code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+_FENCE = re.compile(r"^[ \t]*(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*$", re.MULTILINE)
+_CODE_START = re.compile(r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)")
+_ALIASES = {
+    "python": ("python", "py", "python3", "py3"),
+    "c": ("c",),
+    "cpp": ("cpp", "c++", "cc", "cxx"),
+    "rust": ("rust", "rs"),
+}
+
+
+def extract_program(
+    completion: str,
+    *,
+    language: str = "python",
+    prefix: str = "",
+    entry_point: str | None = None,
+    in_fence: bool = False,
+) -> str:
+    """The source that a completion proposes; "" when there is none.
+
+    `prefix` is what stands above the completion in the program: a function's head that the prompt ended with, or
+    imports and helpers. A fenced block that defines `entry_point` takes the place of the head but not of what stands
+    above it. Of several fenced blocks the last one that defines `entry_point` is taken, else the last one in the task's
+    language, else the last one that names no language: models explain first and answer last. With `in_fence` the prompt
+    has opened the fence already, and the program ends where it is closed. An unclosed fence runs to the end of the
+    text.
+    """
+    blocks = _fenced(f"```{language}\n{completion}")[:1] if in_fence else _fenced(completion)
+    if blocks:
+        code = textwrap.dedent(_choose(blocks, language, entry_point)).strip("\n") + "\n"
+        head = _head_of(prefix, entry_point)
+        if head is None or _defines(code, entry_point):
+            return _joined(prefix if head is None else prefix[:head], code)
+        return prefix + "\n" + textwrap.indent(code, "    ")
+    if _head_of(prefix, entry_point) is not None:
+        return prefix + _first_block(completion)
+    return _joined(prefix, _raw(completion, language))
+
+
+def _head_of(prefix: str, entry_point: str | None) -> int | None:
+    """Where the unfinished function that the prefix ends with begins; None when it ends with whole statements."""
+    if entry_point is None and not prefix.rstrip().endswith(":"):
+        return None
+    name = r"\w+" if entry_point is None else rf"{re.escape(entry_point)}\b"
+    heads = list(re.finditer(rf"^(async )?def {name}", prefix, re.MULTILINE))
+    return heads[-1].start() if heads else None
+
+
+def _joined(above: str, code: str) -> str:
+    return code if not above.strip() or not code.strip() else above.rstrip() + "\n\n\n" + code
+
+
+def _fenced(text: str) -> list[tuple[str, str]]:
+    """(language, code) of each fenced block, in order."""
+    blocks = []
+    position = 0
+    while opening := _FENCE.search(text, position):
+        closing = re.compile(
+            rf"^[ \t]*{re.escape(opening['ticks'][0])}{{{len(opening['ticks'])},}}[ \t]*$", re.MULTILINE
+        )
+        end = closing.search(text, opening.end())
+        code = text[opening.end() + 1 : end.start() if end else len(text)]
+        if code.strip():
+            blocks.append((opening["language"].lower(), code))
+        position = end.end() if end else len(text)
+    return blocks
+
+
+def _choose(blocks: list[tuple[str, str]], language: str, entry_point: str | None) -> str:
+    named = [code for name, code in blocks if name in _ALIASES.get(language, (language,))]
+    unnamed = [code for name, code in blocks if not name]
+    candidates = named or unnamed or [code for _, code in blocks]
+    defining = [code for code in candidates if _defines(code, entry_point)]
+    return (defining or candidates)[-1]
+
+
+def _defines(code: str, entry_point: str | None) -> bool:
+    return entry_point is not None and re.search(rf"\b(def|class)\s+{re.escape(entry_point)}\b", code) is not None
+
+
+def _first_block(completion: str) -> str:
+    """The part of a continuation that belongs to the function: up to the first line at column 0 that isn't code."""
+    kept: list[str] = []
+    for line in completion.split("\n"):
+        if kept and line.strip() and not line[0].isspace() and not _CODE_START.match(line) and line[0] not in "#)]}":
+            break
+        kept.append(line)
+    return "\n".join(kept).rstrip() + "\n"
+
+
+def _raw(completion: str, language: str) -> str:
+    """A program without fences: the text itself, or the code that stands in the middle of chat."""
+    text = textwrap.dedent(completion).strip("\n")
+    if not text.strip():
+        return ""
+    if language != "python" or _parses(text):
+        return text + "\n"
+    lines = text.split("\n")
+    starts = [number for number, line in enumerate(lines) if _CODE_START.match(line)]
+    for start in starts[:1]:
+        for end in range(len(lines), start, -1):
+            candidate = "\n".join(lines[start:end])
+            if _parses(candidate):
+                return candidate.rstrip() + "\n"
+        return "\n".join(lines[start:]).rstrip() + "\n"
+    return text + "\n"
+
+
+def _parses(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Prompts to completions: the sampling engines and how new weights reach them."""

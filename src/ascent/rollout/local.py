@@ -1,0 +1,229 @@
+"""vLLM inside the training process (colocated), driven step by step so that each completion is seen when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ascent import devices
+from ascent.errors import InputError
+from ascent.rollout.engine import EngineSettings, WeightSyncError, check_length
+from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.statistics import EngineCounter
+from ascent.rollout.weights.in_place import InPlaceWeights
+from ascent.rollout.weights.packed_cpu import CpuWeights
+from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Read by vLLM when it is imported. One process: the engine shares the trainer's memory and its thread.
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A completion that is being sampled."""
+
+    request: RolloutRequest
+    index: int
+    submitted_at: float
+
+
+class LocalEngine:
+    """A RolloutEngine over vLLM's `LLMEngine` in this process."""
+
+    def __init__(self, settings: EngineSettings, weights: CpuWeights | InPlaceWeights | None = None) -> None:
+        """Load the model. Raises InputError when the machine or the settings don't allow it."""
+        self._settings = settings
+        self._weights = weights or (CpuWeights() if devices.kind() == "cpu" else InPlaceWeights())
+        self._pending: dict[str, _Pending] = {}
+        self._counter = EngineCounter()
+        self._version = 0
+        self._sequence = 0
+        self._engine = _start(settings, self._weights, self._counter)
+        if isinstance(self._weights, CpuWeights):
+            self._weights.model_config = self._engine.vllm_config.model_config
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> None:
+        """See RolloutEngine. Each completion is a request of its own to vLLM: its prompt is computed once and shared
+        through the prefix cache, and it comes back when it ends instead of with its group."""
+        for request in requests:
+            check_length(request, self._settings.max_model_len)
+        now = time.monotonic()
+        for request in requests:
+            for index in range(request.n):
+                request_id = str(self._sequence)
+                self._sequence += 1
+                self._pending[request_id] = _Pending(request, index, now)
+                seed = None if request.seed is None else request.seed + index
+                prompt = {"prompt_token_ids": list(request.prompt_ids)}
+                self._engine.add_request(request_id, prompt, _sampling_params(request.sampling, seed))
+
+    def poll(self) -> list[Completion]:
+        """See RolloutEngine; one step of vLLM's scheduler."""
+        if not self._pending:
+            return []
+        with self._counter.busy():
+            outputs = self._engine.step()
+        finished = [self._complete(output) for output in outputs if output.finished]
+        for completion in finished:
+            self._counter.finished(completion)
+        return finished
+
+    def unfinished(self) -> int:
+        """See RolloutEngine."""
+        return len(self._pending)
+
+    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """See RolloutEngine."""
+        if self._pending:
+            raise WeightSyncError(f"{len(self._pending)} completions are still being sampled with the old weights")
+        import torch
+
+        with torch.no_grad():
+            self._weights.load(self.model, named_tensors)
+        if self._engine.reset_prefix_cache() is False:
+            raise WeightSyncError("vLLM kept its prefix cache, which holds keys and values of the old weights")
+        self._version = version
+
+    @property
+    def model(self) -> Any:
+        """vLLM's own module, for weight updates and tests."""
+        return self._engine.model_executor.driver_worker.model_runner.model
+
+    def stats(self) -> EngineStats:
+        """See RolloutEngine."""
+        return self._counter.take()
+
+    def close(self) -> None:
+        """See RolloutEngine. vLLM leaves its process groups to the process."""
+        if self._engine is not None:
+            self._engine.engine_core.shutdown()
+            self._engine = None
+
+    def _complete(self, output: Any) -> Completion:
+        pending = self._pending.pop(output.request_id)
+        sample = output.outputs[0]
+        token_ids = tuple(sample.token_ids)
+        return Completion(
+            group_id=pending.request.group_id,
+            index=pending.index,
+            prompt_ids=pending.request.prompt_ids,
+            token_ids=token_ids,
+            logps=tuple(at[token].logprob for at, token in zip(sample.logprobs or (), token_ids, strict=True)),
+            finish_reason=cast(FinishReason, sample.finish_reason),
+            weight_version=self._version,
+            submitted_at=pending.submitted_at,
+            finished_at=time.monotonic(),
+        )
+
+
+def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    parameters = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "seed": seed,
+        "logprobs": 0,  # the sampled token's own
+        "detokenize": False,
+        "output_kind": RequestOutputKind.FINAL_ONLY,
+    }
+    try:
+        return SamplingParams(**{**parameters, **dict(sampling.extra)})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"vLLM refuses the sampling settings: {error}") from error
+
+
+def _start(settings: EngineSettings, weights: CpuWeights | InPlaceWeights, counter: EngineCounter) -> Any:
+    on_cpu = devices.kind() == "cpu"
+    if on_cpu:
+        check_cpu_engine()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with _unchanged_process():
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        weights.prepare()
+        arguments = EngineArgs(
+            model=settings.model,
+            dtype=cast(Literal["float32", "bfloat16", "float16"], settings.dtype),
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_model_len),
+            enable_prefix_caching=settings.prefix_caching,
+            enforce_eager=settings.enforce_eager,
+            gpu_memory_utilization=settings.engine_share,
+            kv_cache_memory_bytes=settings.kv_cache_bytes,
+            trust_remote_code=settings.trust_remote_code,
+            distributed_executor_backend="external_launcher" if settings.external_launcher else None,
+            logprobs_mode="processed_logprobs",  # after temperature, as the trainer computes them
+            generation_config="vllm",  # sampling is given with each request, never taken from the checkpoint
+            disable_log_stats=False,
+            use_tqdm_on_load=False,
+        )
+        try:
+            return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])
+        except (ValueError, NotImplementedError) as error:
+            raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}") from error
+
+
+def _gauges(counter: EngineCounter) -> Any:
+    """A vLLM stat logger that writes into `counter`."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Gauges(StatLoggerBase):
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_args: Any, **_kwargs: Any) -> None:
+            if scheduler_stats is not None:
+                counter.kv_cache_use = max(counter.kv_cache_use, scheduler_stats.kv_cache_usage)
+                counter.running = max(counter.running, scheduler_stats.num_running_reqs)
+                counter.waiting = max(counter.waiting, scheduler_stats.num_waiting_reqs)
+                counter.prefix_queries += scheduler_stats.prefix_cache_stats.queries
+                counter.prefix_hits += scheduler_stats.prefix_cache_stats.hits
+            if iteration_stats is not None:
+                counter.preemptions += iteration_stats.num_preempted_reqs
+
+        def log_engine_initialized(self) -> None: ...
+
+    return Gauges
+
+
+@contextlib.contextmanager
+def _unchanged_process() -> Iterator[None]:
+    """Put back what vLLM's start changes for the whole process: random states and `torch.set_num_threads`."""
+    import numpy as np
+    import torch
+
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    accelerator = devices.module(devices.kind())
+    device_state = None if accelerator is None else accelerator.get_rng_state()
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(threads)
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+        if accelerator is not None:
+            accelerator.set_rng_state(device_state)

@@ -1,0 +1,1 @@
+"""How new weights reach an engine: one transport or platform a file."""

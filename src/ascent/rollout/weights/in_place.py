@@ -1,0 +1,51 @@
+"""New weights into a vLLM model of this process, on npu and cuda: through the model's own `load_weights`.
+
+Contract of every adapter for an engine in the trainer's process (this one and `packed_cpu`):
+- `prepare()` is called before vLLM builds the model, once a process.
+- `load(model, named_tensors)` takes all weights under their Hugging Face names, in any order, on any device and in any
+  float dtype; afterwards the model computes with exactly these values in its own dtype, tied weights included.
+- It raises WeightSyncError when a parameter of the model was not reached. Nothing is silently kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ascent.rollout.engine import WeightSyncError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class InPlaceWeights:
+    """Dense weights whose layout in the engine is that of the checkpoint, up to fused rows."""
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def load(self, model: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """See the module's contract."""
+        empty = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
+        if empty:
+            raise WeightSyncError(
+                f"the engine keeps {len(empty)} weights in a packed form (first: {empty[0]}), which new values can't "
+                "reach in place"
+            )
+        load_all(model, named_tensors)
+
+
+def load_all(model: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Call the model's `load_weights` and make sure that every parameter was reached."""
+    loaded = model.load_weights(named_tensors)
+    if loaded is None:  # older models don't say what they loaded
+        return
+    expected = {name for name, _ in model.named_parameters()}
+    if getattr(model.config, "tie_word_embeddings", False):
+        expected = {name for name in expected if not name.startswith("lm_head.")}  # it is the embedding
+    missing = sorted(expected - set(loaded))
+    if missing:
+        raise WeightSyncError(
+            f"{len(missing)} weights of the engine's model were not updated (first: {missing[0]}); "
+            "the trainer's model and the engine's model name their weights differently"
+        )

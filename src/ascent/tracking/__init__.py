@@ -1,0 +1,1 @@
+"""What happened: the run directory and the files in it."""

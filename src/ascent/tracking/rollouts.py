@@ -1,0 +1,117 @@
+"""Every sampled completion, in parquet: one file for each generation and rank, written by rename.
+
+The schema is documented in docs/run-directory.md; its version stands in the file's metadata under `ascent.rollouts`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """One completion as it is kept. `step` is the first optimizer step that it feeds; `rewards` holds each reward
+    function's value by name, `parts` the parts of a code reward; `outcomes` is one word a test."""
+
+    sample_id: str
+    group_id: str
+    task_id: str
+    generation: int
+    step: int
+    rank: int
+    index: int
+    prompt: str
+    completion: str
+    program: str
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    logps: Sequence[float]
+    finish_reason: str
+    weight_version: int
+    reward: float | None
+    rewards: dict[str, float | None]
+    parts: dict[str, float]
+    advantage: float | None
+    compiled: bool | None
+    outcomes: Sequence[str]
+    error: str | None
+    sandbox_seconds: float | None
+    sandbox_level: str | None
+    kept: bool
+    dropped_why: str | None
+    sample_seconds: float
+
+
+def schema() -> pyarrow.Schema:
+    """The parquet schema of a rollout file."""
+    import pyarrow as pa
+
+    text, number, whole = pa.string(), pa.float64(), pa.int64()
+    return pa.schema(
+        [
+            ("sample_id", text),
+            ("group_id", text),
+            ("task_id", text),
+            ("generation", whole),
+            ("step", whole),
+            ("rank", whole),
+            ("index", whole),
+            ("prompt", text),
+            ("completion", text),
+            ("program", text),
+            ("prompt_ids", pa.list_(pa.int32())),
+            ("completion_ids", pa.list_(pa.int32())),
+            ("logps", pa.list_(pa.float32())),
+            ("finish_reason", text),
+            ("weight_version", whole),
+            ("reward", number),
+            ("rewards", pa.map_(text, number)),
+            ("parts", pa.map_(text, number)),
+            ("advantage", number),
+            ("compiled", pa.bool_()),
+            ("outcomes", pa.list_(text)),
+            ("error", text),
+            ("sandbox_seconds", number),
+            ("sandbox_level", text),
+            ("kept", pa.bool_()),
+            ("dropped_why", text),
+            ("sample_seconds", number),
+        ],
+        metadata={"ascent.rollouts": str(SCHEMA_VERSION)},
+    )
+
+
+def write_rollouts(path: Path, records: Sequence[RolloutRecord]) -> None:
+    """Write one file; readers see it whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [_row(record) for record in records]
+    beside = path.with_name(f".{path.name}.tmp")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema()), beside, compression="zstd")
+    os.replace(beside, path)
+
+
+def read_rollouts(path: Path) -> list[dict[str, Any]]:
+    """The rows of one file, or of all files of a folder in order of generation; maps become dicts."""
+    import pyarrow.parquet as pq
+
+    files = [path] if path.is_file() else sorted(path.glob("[0-9]*.parquet"))
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        for row in pq.read_table(file).to_pylist():
+            rows.append({**row, "rewards": dict(row["rewards"]), "parts": dict(row["parts"])})
+    return rows
+
+
+def _row(record: RolloutRecord) -> dict[str, Any]:
+    return {**asdict(record), "rewards": list(record.rewards.items()), "parts": list(record.parts.items())}

@@ -1,0 +1,66 @@
+"""The names and simple types of `GRPOConfig`'s fields, read from the installed packages' source without importing them.
+
+Importing transformers and torch takes seconds; a misspelt setting should be told at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from ascent.errors import InputError
+
+_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "None": type(None)}
+_SOURCES = (  # package, file, class; later ones override earlier ones
+    ("transformers", "training_args.py", "TrainingArguments"),
+    ("trl", "trainer/base_config.py", "_BaseConfig"),
+    ("trl", "trainer/grpo_config.py", "GRPOConfig"),
+    ("ascent", "training/arguments.py", "GRPOConfig"),
+)
+
+
+@cache
+def trainer_fields() -> dict[str, tuple[type, ...] | None]:
+    """Field name -> the types it takes, or None where the annotation is not made of int, float, bool, str and None.
+
+    Raises InputError when TRL or transformers is not installed.
+    """
+    fields: dict[str, tuple[type, ...] | None] = {}
+    for package, file, class_name in _SOURCES:
+        tree = ast.parse((_package_folder(package) / file).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == class_name:
+                fields.update(_annotated(node))
+    return fields
+
+
+def _package_folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(
+            f"the package {package} is not installed, so nothing can be trained here",
+            "Run `make train`, or install the training packages as docs/install.md says.",
+        )
+    return Path(spec.origin).parent
+
+
+def _annotated(node: ast.ClassDef) -> Iterator[tuple[str, tuple[type, ...] | None]]:
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            annotation = ast.unparse(statement.annotation)
+            if not annotation.startswith("ClassVar"):
+                yield statement.target.id, _types(annotation)
+
+
+def _types(annotation: str) -> tuple[type, ...] | None:
+    """`float | None` -> (float, int, NoneType); None for anything richer."""
+    if annotation.startswith("Optional[") and annotation.endswith("]"):
+        annotation = annotation[len("Optional[") : -1] + " | None"
+    names = [name.strip() for name in annotation.split("|")]
+    if not all(name in _SIMPLE for name in names):
+        return None
+    types = [_SIMPLE[name] for name in names]
+    return (*types, int) if float in types else tuple(types)

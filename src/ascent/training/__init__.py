@@ -1,0 +1,1 @@
+"""Completions and rewards to new weights."""

@@ -1,0 +1,22 @@
+"""GRPOConfig: TRL's, every field under its own name and meaning, and ours beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl.trainer.grpo_config import GRPOConfig as TRLConfig
+
+
+@dataclass
+class GRPOConfig(TRLConfig):
+    """`trl.GRPOConfig` with Ascent's settings.
+
+    plain: run TRL's own path unchanged (its generation, its weight sync, rewards after sampling).
+    seeded_sampling: give every completion of the vLLM engine its own seed, made of `seed`, the generation and its
+        place in the batch, so that a run repeats however completions are batched or spread over processes.
+    """
+
+    plain: bool = field(default=False, metadata={"help": "Run TRL's own path unchanged."})
+    seeded_sampling: bool = field(
+        default=True, metadata={"help": "Give every completion of the vLLM engine a seed of its own."}
+    )

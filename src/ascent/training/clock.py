@@ -1,0 +1,62 @@
+"""Where a step's wall time goes: phases that nest, each second counted once, for the innermost phase."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from ascent.types import StepTimes
+
+Phase = Literal["generate", "reward_exposed", "logps", "update", "sync", "other"]
+
+
+class StepClock:
+    """Counts seconds of the phases of one step. `synchronize` waits for the device, so that a phase ends when its work
+    does."""
+
+    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
+        self._synchronize = synchronize
+        self._stack: list[Phase] = ["other"]
+        self._seconds: dict[Phase, float] = defaultdict(float)
+        self._since = self._started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        """Count the time inside as `name`, less the phases that are entered within."""
+        self._switch()
+        self._stack.append(name)
+        try:
+            yield
+        finally:
+            self._switch()
+            self._stack.pop()
+
+    def base(self, name: Phase) -> None:
+        """What is counted from now on outside of all phases."""
+        self._switch()
+        self._stack[0] = name
+
+    def finish_step(self, reward_total: float = 0.0) -> StepTimes:
+        """The times since the last step ended; starts the next step."""
+        self._switch()
+        seconds, now = self._seconds, self._since
+        step, self._started, self._seconds = now - self._started, now, defaultdict(float)
+        return StepTimes(
+            step=step,
+            generate=seconds["generate"],
+            reward_exposed=seconds["reward_exposed"],
+            logps=seconds["logps"],
+            update=seconds["update"],
+            sync=seconds["sync"],
+            other=seconds["other"],
+            reward_total=reward_total,
+        )
+
+    def _switch(self) -> None:
+        self._synchronize()
+        now = time.perf_counter()
+        self._seconds[self._stack[-1]] += now - self._since
+        self._since = now

@@ -1,0 +1,64 @@
+"""How the engine is built: from a run's configuration, or from a `GRPOConfig` alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trl.trainer.grpo_config import GRPOConfig as TRLConfig
+
+from ascent import devices
+from ascent.config import RunConfig
+from ascent.rollout.engine import EngineSettings
+
+_CPU_KV_CACHE_MB = 512
+
+
+def from_arguments(args: TRLConfig, model: Any, num_processes: int) -> EngineSettings:
+    """The engine that TRL's `vllm_*` fields ask for; the model is loaded from where the trainer's came from."""
+    on_cpu = devices.kind() == "cpu"
+    dtype = str(model.dtype).removeprefix("torch.")
+    return EngineSettings(
+        model=model.name_or_path,
+        dtype=dtype if on_cpu or dtype != "float32" else "bfloat16",
+        max_model_len=args.vllm_max_model_length or model.config.get_text_config().max_position_embeddings,
+        max_num_seqs=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        enforce_eager=devices.kind() != "cuda",
+        engine_share=args.vllm_gpu_memory_utilization,
+        kv_cache_bytes=_CPU_KV_CACHE_MB * 2**20 if on_cpu else None,
+        trust_remote_code=args.trust_remote_code,
+        external_launcher=num_processes > 1,
+    )
+
+
+def from_config(
+    config: RunConfig,
+    model_path: str,
+    *,
+    model_dtype: str,
+    batch: int,
+    longest_prompt: int,
+    completion: int,
+    context: int,
+    num_processes: int,
+) -> EngineSettings:
+    """The engine of a run. `batch` is the number of completions of one generation on this process, `longest_prompt`
+    and `completion` are in tokens, `context` is the model's own limit."""
+    rollout, memory = config.rollout, config.memory
+    kind = devices.kind()
+    kv_cache_mb = memory.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
+    dtype = rollout.dtype
+    if dtype == "auto":
+        dtype = model_dtype if kind == "cpu" or model_dtype != "float32" else "bfloat16"  # type: ignore[assignment]
+    return EngineSettings(
+        model=model_path,
+        dtype=dtype,
+        max_model_len=rollout.max_model_len or min(context, longest_prompt + completion),
+        max_num_seqs=rollout.max_num_seqs or batch,
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
+        prefix_caching=rollout.prefix_caching,
+        enforce_eager=kind != "cuda" if rollout.enforce_eager is None else rollout.enforce_eager,
+        engine_share=memory.engine_share,
+        kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 2**20,
+        trust_remote_code=config.model.trust_remote_code,
+        external_launcher=num_processes > 1,
+    )

@@ -1,0 +1,80 @@
+"""What a trainer tells while it trains, and the recorder that writes it into a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from ascent.tracking.rollouts import RolloutRecord, write_rollouts
+from ascent.tracking.run_directory import RunDirectory, append_json_line
+from ascent.types import EngineStats, StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names; `engine` is None when the step
+    sampled nothing."""
+
+    step: int
+    total_steps: int
+    epoch: float
+    generation: int | None  # the one that the step was trained on; None with TRL's own path
+    metrics: Mapping[str, float | None]
+    times: StepTimes
+    engine: EngineStats | None
+    device: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in metrics.jsonl."""
+        return {
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            **self.metrics,
+            "times": asdict(self.times),
+            "engine": None if self.engine is None else asdict(self.engine),
+            "device": dict(self.device),
+        }
+
+
+class Recorder(Protocol):
+    """Receives every step and every sampled completion. `rank` 0 receives the steps."""
+
+    def sampled(self, done: int, total: int) -> None:
+        """A completion has finished; `done` of `total` of this generation."""
+        ...
+
+    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
+        """A generation of this rank has been scored."""
+        ...
+
+    def step(self, record: StepRecord) -> None:
+        """An optimizer step has ended (rank 0 only)."""
+        ...
+
+
+@dataclass(slots=True)
+class RunRecorder:
+    """Writes into a run directory, and shows each step to `watchers` (progress, alarms)."""
+
+    run: RunDirectory
+    rank: int = 0
+    watchers: list[Callable[[StepRecord], None]] = field(default_factory=list)
+    on_sampled: Callable[[int, int], None] = lambda done, total: None
+
+    def sampled(self, done: int, total: int) -> None:
+        """See Recorder."""
+        self.on_sampled(done, total)
+
+    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
+        """See Recorder."""
+        prefix = "eval-" if evaluation else ""
+        write_rollouts(self.run.rollouts / f"{prefix}{number:06d}-rank{self.rank}.parquet", records)
+
+    def step(self, record: StepRecord) -> None:
+        """See Recorder."""
+        append_json_line(self.run.metrics, record.to_json())
+        for watch in self.watchers:
+            watch(record)

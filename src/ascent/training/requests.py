@@ -1,0 +1,56 @@
+"""Turns a local batch of prompts into requests to the engine: one a group, with seeds that don't depend on batching."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ascent.types import RolloutRequest, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGroup:
+    """A request and where its completions belong: `first` is the place of completion 0 in the local batch, `offset`
+    its place in the whole group, which may be spread over ranks."""
+
+    request: RolloutRequest
+    first: int
+    offset: int
+
+
+def group_requests(
+    prompts: Sequence[Sequence[int]],
+    num_generations: int,
+    sampling: Sampling,
+    *,
+    label: str,
+    rank: int = 0,
+    seed: int | None = None,
+) -> list[LocalGroup]:
+    """Group a rank's part of a batch, in which each prompt stands `num_generations` times in a row over all ranks.
+
+    `label` names the generation. Completion k of a group has the seed `group seed + k`, whatever rank samples it.
+    Raises ValueError when the prompts of one group differ.
+    """
+    groups: list[LocalGroup] = []
+    start = rank * len(prompts)
+    for position, prompt in enumerate(prompts):
+        number, offset = divmod(start + position, num_generations)
+        group_id = f"{label}-{number}"
+        if groups and groups[-1].request.group_id == group_id:
+            previous = groups[-1]
+            if previous.request.prompt_ids != tuple(prompt):
+                raise ValueError(
+                    f"group {group_id}: prompts differ within the group (local places {previous.first} on)"
+                )
+            groups[-1] = replace(previous, request=replace(previous.request, n=previous.request.n + 1))
+            continue
+        base = None if seed is None else _group_seed(seed, group_id) + offset
+        groups.append(LocalGroup(RolloutRequest(group_id, tuple(prompt), 1, sampling, base), position, offset))
+    return groups
+
+
+def _group_seed(seed: int, group_id: str) -> int:
+    """48 bits made of the run's seed and the group, so that neighbouring seeds share no completions."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{group_id}".encode()).digest()[:6])

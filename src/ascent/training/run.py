@@ -1,0 +1,259 @@
+"""One training run, from its configuration to its end. Reads from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascent import devices
+from ascent.config import RunConfig
+from ascent.errors import InputError
+from ascent.rewards.code import CodeReward, RewardWeights
+from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.sandbox import Sandbox
+from ascent.sandbox.types import LEVELS
+from ascent.tracking import run_directory
+from ascent.tracking.run_directory import RunDirectory
+from ascent.training.arguments import GRPOConfig
+from ascent.training.engine_settings import from_config
+from ascent.training.evaluation import Evaluation, evaluate
+from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
+from ascent.training.progress import StepProgress
+from ascent.training.recording import RunRecorder
+from ascent.training.stopping import StopAtStepEnd
+from ascent.training.trainer import GRPOTrainer
+from ascent.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What became of a run. `after` is None when it was stopped before its end."""
+
+    run: RunDirectory
+    stopped: bool
+    before: Evaluation | None
+    after: Evaluation | None
+
+
+def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: Sequence[str] = ()) -> RunResult:
+    """Train as `config` says, in the run directory `run`.
+
+    With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Raises
+    InputError for what the user can mend.
+    """
+    args = _arguments(config, run)
+    say = _speaker(args)
+    for note in notes:
+        say(f"note: {note}")
+    if config.rollout.engine == "vllm" and devices.kind() == "cpu":
+        check_cpu_engine()
+    checkpoint = _prepare_resume(run, args, say) if resume else None
+    folder = model_folder(config.model.path, config.model.revision)
+    tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
+    context = _context(folder, config)
+    tasks = run_tasks(
+        config.tasks,
+        tokenizer,
+        context=config.rollout.max_model_len or context,
+        completion=_longest_completion(args),
+        shown=config.tracking.eval_tasks if config.tracking.evaluate else 0,
+    )
+    for note in tasks.notes:
+        say(f"note: {note}")
+    say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
+    with _code_reward(config, (*tasks.train, *tasks.held_out)) as reward:
+        recorder = RunRecorder(run, args.process_index)
+        trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
+        try:
+            return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
+        finally:
+            if trainer.engine is not None:
+                trainer.engine.close()
+
+
+def _train(
+    trainer: GRPOTrainer,
+    config: RunConfig,
+    tasks: RunTasks,
+    reward: CodeReward,
+    recorder: RunRecorder,
+    checkpoint: Path | None,
+    say: Any,
+) -> RunResult:
+    def measure(generation: int, when: str) -> Evaluation | None:
+        if not config.tracking.evaluate or not tasks.held_out or trainer.engine is None:
+            return None
+        result = evaluate(
+            trainer,
+            reward,
+            tasks.held_out,
+            samples=config.tracking.eval_samples,
+            generation=generation,
+            seed=trainer.args.seed,
+        )
+        say(f"held-out pass rate {when}: greedy {result.greedy:.1%}, sampled {result.sampled:.1%}")
+        return result
+
+    before = measure(0, "before") if checkpoint is None else None
+    stop = StopAtStepEnd(trainer.accelerator)
+    trainer.add_callback(stop)
+    with stop.listening(), _progress(trainer, recorder):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
+        say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
+        return RunResult(recorder.run, True, before, None)
+    after = measure(trainer.generation, "after")
+    trainer.save_model(str(recorder.run.path / "model"))
+    if trainer.accelerator.is_main_process:
+        summary = {
+            "before": None if before is None else asdict(before),
+            "after": None if after is None else asdict(after),
+        }
+        run_directory.write_json(recorder.run.path / "evaluation.json", summary)
+    say(f"done: {recorder.run.path} (metrics.jsonl, rollouts/, model/)")
+    return RunResult(recorder.run, False, before, after)
+
+
+def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
+    """GRPOConfig of the run: what the configuration gives, and Ascent's defaults where TRL's don't fit."""
+    on_cpu = devices.kind() == "cpu"
+    given = dict(config.trainer)
+    defaults: dict[str, Any] = {
+        "report_to": "none",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 50,
+        "use_cpu": on_cpu,
+    }
+    if on_cpu:  # emulated bfloat16 is several times slower there
+        defaults |= {"bf16": False, "optim": "adamw_torch"}
+    init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
+    if config.model.attn_implementation:
+        init["attn_implementation"] = config.model.attn_implementation
+    given["model_init_kwargs"] = {**init, **(given.get("model_init_kwargs") or {})}
+    given.setdefault("trust_remote_code", config.model.trust_remote_code)
+    if not given.get("plain"):
+        given["use_vllm"] = config.rollout.engine == "vllm"
+    try:
+        return GRPOConfig(**{**defaults, **given, "output_dir": str(run.checkpoints)})
+    except (ValueError, TypeError) as error:
+        raise InputError(f"trainer: {error}") from error
+
+
+def _trainer(
+    config: RunConfig,
+    args: GRPOConfig,
+    folder: Path,
+    tokenizer: Any,
+    tasks: RunTasks,
+    context: int,
+    reward: CodeReward,
+    recorder: RunRecorder,
+) -> GRPOTrainer:
+    engine = None
+    if args.use_vllm and not args.plain:
+        engine = from_config(
+            config,
+            str(folder),
+            model_dtype=_model_dtype(args),
+            batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+            longest_prompt=tasks.longest_prompt,
+            completion=_longest_completion(args),
+            context=context,
+            num_processes=args.world_size,
+        )
+    peft_config = None
+    if config.model.lora is not None:
+        from peft import LoraConfig
+
+        peft_config = LoraConfig(task_type="CAUSAL_LM", **config.model.lora.model_dump())
+    return GRPOTrainer(
+        str(folder),
+        reward,
+        args,
+        train_dataset=to_dataset(tasks.train),
+        eval_dataset=to_dataset(tasks.held_out) if tasks.held_out and args.eval_strategy != "no" else None,
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        engine=engine,
+        recorder=recorder,
+        run_name=recorder.run.path.name,
+    )
+
+
+def _longest_completion(args: GRPOConfig) -> int:
+    if args.max_completion_length is None:
+        raise InputError("trainer.max_completion_length must be given: it says how much room a completion needs")
+    return args.max_completion_length
+
+
+def _model_dtype(args: GRPOConfig) -> str:
+    init: Any = args.model_init_kwargs
+    return str(init["dtype"])
+
+
+@contextlib.contextmanager
+def _code_reward(config: RunConfig, tasks: Sequence[Task]) -> Iterator[CodeReward]:
+    sandbox = Sandbox(slots=config.sandbox.slots, limits=config.sandbox.limits())
+    if LEVELS.index(sandbox.level) < LEVELS.index(config.sandbox.require):
+        sandbox.close()
+        raise InputError(
+            f"sandbox.require={config.sandbox.require}, but this machine confines programs to {sandbox.level!r} only",
+            "Run model-written programs less confined at your own risk: sandbox.require=" + sandbox.level,
+        )
+    weights = RewardWeights(config.reward.compile_weight, config.reward.tests_weight)
+    reward = CodeReward(tasks, weights=weights, tests=config.reward.tests, sandbox=sandbox)
+    try:
+        yield reward
+    finally:
+        reward.close()
+
+
+@contextlib.contextmanager
+def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
+    if not trainer.accelerator.is_main_process:
+        yield
+        return
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # the steps are shown here
+    with StepProgress() as progress:
+        recorder.watchers.append(progress.step)
+        recorder.on_sampled = progress.sampled
+        yield
+
+
+def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | None:
+    checkpoint = run.last_checkpoint()
+    state = None if checkpoint is None else run_directory.read_state(checkpoint)
+    if args.process_index == 0:
+        discarded = run_directory.discard_after(run, state)
+        if discarded is not None:
+            say(f"moved what lies beyond the checkpoint to {discarded}")
+    say(f"resuming after step {state.step}" if state else "no complete checkpoint: starting anew")
+    return checkpoint
+
+
+def _context(folder: Path, config: RunConfig) -> int:
+    """The model's own limit of prompt and completion, in tokens."""
+    from transformers import AutoConfig
+
+    try:
+        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=config.model.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder}: its config.json can't be used: {error}") from error
+    return int(loaded.get_text_config().max_position_embeddings)
+
+
+def _speaker(args: GRPOConfig) -> Any:
+    def say(text: str) -> None:
+        if args.process_index == 0:
+            print(text, file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,129 @@
+"""The inference check before training: does the engine sample, how fast, and as the trainer's model would?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascent import devices
+from ascent.rollout.engine import EngineSettings, RolloutEngine
+from ascent.rollout.local import LocalEngine
+from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingCheck:
+    """Completions, their speed, and how far the engine's log-probabilities lie from the trainer's model's.
+
+    The differences are absolute, in nats, over all sampled tokens.
+    """
+
+    model: str
+    device: str
+    texts: tuple[str, ...]
+    tokens: tuple[int, ...]
+    finish_reasons: tuple[str, ...]
+    tokens_per_second: float
+    logp_difference_mean: float
+    logp_difference_max: float
+    engine: EngineStats
+
+    def to_json(self) -> dict[str, Any]:
+        """One object for `--json`."""
+        return {"schema": "ascent.generate/1", **asdict(self)}
+
+    def to_text(self) -> str:
+        """For people: every completion, then speed and differences."""
+        lines = []
+        for number, text in enumerate(self.texts):
+            ended = "ended by itself" if self.finish_reasons[number] == "stop" else "cut at the longest allowed"
+            lines.append(f"--- completion {number + 1}: {self.tokens[number]} tokens, {ended}\n{text}")
+        lines.append(
+            f"--- {sum(self.tokens)} tokens at {self.tokens_per_second:.0f} tokens/s on {self.device}\n"
+            f"log-probability difference to transformers: mean {self.logp_difference_mean:.2g}, "
+            f"largest {self.logp_difference_max:.2g}"
+        )
+        return "\n".join(lines)
+
+
+def check_sampling(
+    path: str, prompts: Sequence[str], *, n: int, max_tokens: int, temperature: float, seed: int, dtype: str | None
+) -> SamplingCheck:
+    """Sample `n` completions of each prompt with vLLM and score the same tokens with transformers.
+
+    Prompts become chat messages when the tokenizer has a chat template. Raises InputError for a model, a machine or a
+    prompt that can't be used.
+    """
+    folder = model_folder(path)
+    tokenizer = load_tokenizer(folder)
+    on_cpu = devices.kind() == "cpu"
+    dtype = dtype or ("float32" if on_cpu else "bfloat16")
+    prompt_ids = [_prompt_ids(tokenizer, prompt) for prompt in prompts]
+    longest = max(len(ids) for ids in prompt_ids)
+    settings = EngineSettings(
+        str(folder),
+        dtype,
+        max_model_len=longest + max_tokens,
+        kv_cache_bytes=512 * 2**20 if on_cpu else None,
+        enforce_eager=devices.kind() != "cuda",
+    )
+    engine = LocalEngine(settings)
+    try:
+        sampling = Sampling(max_tokens, temperature, stop_token_ids=(tokenizer.eos_token_id,))
+        completions = _sample(engine, prompt_ids, n, sampling, seed)
+        stats = engine.stats()
+    finally:
+        engine.close()
+    mean, largest = _logp_differences(folder, dtype, completions, temperature)
+    return SamplingCheck(
+        model=path,
+        device=devices.name(),
+        texts=tuple(tokenizer.decode(c.token_ids, skip_special_tokens=True) for c in completions),
+        tokens=tuple(len(c.token_ids) for c in completions),
+        finish_reasons=tuple(c.finish_reason for c in completions),
+        tokens_per_second=stats.tokens_per_second,
+        logp_difference_mean=mean,
+        logp_difference_max=largest,
+        engine=stats,
+    )
+
+
+def _prompt_ids(tokenizer: Any, prompt: str) -> tuple[int, ...]:
+    if tokenizer.chat_template is None:
+        return tuple(tokenizer(prompt)["input_ids"])
+    messages = [{"role": "user", "content": prompt}]
+    return tuple(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+def _sample(
+    engine: RolloutEngine, prompts: list[tuple[int, ...]], n: int, sampling: Sampling, seed: int
+) -> list[Completion]:
+    engine.submit([RolloutRequest(str(i), ids, n, sampling, seed + 1000 * i) for i, ids in enumerate(prompts)])
+    completions: list[Completion] = []
+    while engine.unfinished():
+        completions += engine.poll()
+    return sorted(completions, key=lambda completion: (int(completion.group_id), completion.index))
+
+
+def _logp_differences(
+    folder: Path, dtype: str, completions: list[Completion], temperature: float
+) -> tuple[float, float]:
+    """Mean and largest |engine - transformers| log-probability over all sampled tokens."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    model = model.to(devices.current())
+    differences = []
+    for completion in completions:
+        ids_1T = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)
+        with torch.no_grad():
+            logits_CV = model(ids_1T).logits[0, len(completion.prompt_ids) - 1 : -1].float()
+        logps_CV = (logits_CV / (temperature or 1.0)).log_softmax(-1).cpu()
+        trainer_C = logps_CV.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        differences.append((trainer_C - torch.tensor(completion.logps)).abs())
+    all_differences = torch.cat(differences)
+    return float(all_differences.mean()), float(all_differences.max())

@@ -1,0 +1,57 @@
+"""One process of a training run: `python -m ascent.training.worker RUN [--resume] [--debug]`.
+
+The run directory holds the configuration. Exit codes are those of `ascent`; 1 says that the run was stopped before its
+end and can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascent import config
+from ascent.errors import InputError
+from ascent.process import quieten_transformers, set_up_process
+from ascent.tracking import run_directory
+from ascent.training.stop_file import stop_file, stopped_mark
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train in a run directory that has its configuration."""
+    parser = argparse.ArgumentParser(prog="ascent.training.worker")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--debug", action="store_true")
+    args = parser.parse_args(argv)
+    try:
+        return work(args.run, resume=args.resume, debug=args.debug)
+    except InputError as error:
+        if args.debug:
+            raise
+        if os.environ.get("RANK", "0") == "0":  # the others say the same
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+def work(path: Path, *, resume: bool, debug: bool) -> int:
+    """Train in this process; 0 when the run came to its end, 1 when it was stopped."""
+    set_up_process(debug=debug)
+    run = run_directory.open_existing(path)
+    settings, _ = config.load(run.config)
+    quieten_transformers(debug=debug)
+    from ascent.training.run import train
+
+    stopped = train(settings, run, resume=resume).stopped
+    launcher = stop_file()
+    if launcher is None:
+        return int(stopped)
+    if stopped:  # the launcher takes any exit code but 0 for a failure, and would kill the other processes
+        stopped_mark(launcher).touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""The configuration: read, overridden, checked, and settled from old names; nothing here imports torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ascent import config, renamed
+from ascent.errors import InputError
+from ascent.trainer_fields import trainer_fields
+
+pytestmark = pytest.mark.torch  # trainer settings are checked against the installed TRL
+
+FIELD = {  # a configuration as it circulates
+    "learning_rate": 1e-5,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 8,
+    "max_completion_length": 1024,
+    "beta": 0.04,
+    "use_vllm": True,
+    "vllm_device": "npu:0",
+    "vllm_gpu_memory_utilization": 0.45,
+    "vllm_max_model_len": 8192,
+    "max_steps": 1000,
+    "logging_steps": 10,
+    "save_strategy": "steps",
+    "save_steps": 100,
+    "torch_dtype": "bfloat16",
+}
+
+
+def write(tmp_path: Path, content: dict[str, Any] | str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def refusal(tmp_path: Path, content: dict[str, Any] | str, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        config.load(write(tmp_path, content), overrides)
+    return str(caught.value)
+
+
+def test_a_configuration_from_the_field_is_taken_and_each_change_is_told(tmp_path: Path) -> None:
+    settled, notes = config.load(write(tmp_path, {"model": {"path": "m"}, "trainer": FIELD}))
+    assert settled.rollout.engine == "vllm"
+    assert settled.rollout.max_model_len == 8192
+    assert settled.memory.engine_share == 0.45
+    assert settled.model.dtype == "bfloat16"
+    assert settled.trainer["learning_rate"] == 1e-5
+    assert set(settled.trainer) == {
+        *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"),
+        *("max_completion_length", "beta", "max_steps", "logging_steps", "save_strategy", "save_steps"),
+    }
+    told = "\n".join(notes)
+    assert "trainer.vllm_device='npu:0' is ignored (gone since TRL 0.18" in told
+    assert "trainer.vllm_max_model_len is now rollout.max_model_len" in told
+    assert "trainer.torch_dtype is now model.dtype (since transformers 4.56)" in told
+    assert len(notes) == 3
+
+
+def test_the_resolved_configuration_is_a_configuration(tmp_path: Path) -> None:
+    first, _ = config.load(write(tmp_path, {"model": {"path": "m", "lora": {"r": 4}}, "trainer": FIELD}))
+    second, notes = config.load(write(tmp_path, first.to_yaml()))
+    assert second == first
+    assert notes == []
+
+
+def test_unknown_keys_are_refused_with_place_and_nearest_name(tmp_path: Path) -> None:
+    text = "model:\n  path: m\nrolout:\n  engine: vllm\ntrainer:\n  learnin_rate: 0.1\ntasks:\n  trian: x\n"
+    message = refusal(tmp_path, text)
+    assert "run.yaml:3: rolout: unknown key; did you mean 'rollout'?" in message
+    assert "run.yaml:6: trainer.learnin_rate: unknown setting; did you mean 'learning_rate'?" in message
+    assert "run.yaml:8: tasks.trian: unknown key; did you mean 'train'?" in message
+    assert "3 problems" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("trainer.max_steps=many", "argument trainer.max_steps=many: trainer.max_steps: expected int, got 'many'"),
+        ("trainer.beta=true", "trainer.beta: expected float or int, got True"),
+        ("sandbox.slots=0", "sandbox.slots: should be greater than or equal to 1, got 0"),
+        ("rollout.engine=sglang", "rollout.engine: should be 'vllm' or 'transformers', got 'sglang'"),
+        ("trainer.output_dir=x", "trainer.output_dir is set by the run directory"),
+        ("rollout.mode=server", "rollout.mode=server is not available"),
+        ("trainer.vllm_enable_sleep_mode=true", "trainer.vllm_enable_sleep_mode=True is not available"),
+        ("max_steps", "argument 'max_steps': expected section.key=value"),
+        ("trainer=3", "trainer: should be a valid dictionary"),
+    ],
+)
+def test_wrong_values_say_what_was_expected(tmp_path: Path, override: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, {"model": {"path": "m"}}, override)
+
+
+def test_contradictions_name_both_keys(tmp_path: Path) -> None:
+    message = refusal(
+        tmp_path,
+        {"model": {"path": "m"}, "rollout": {"max_model_len": 100}, "trainer": {"vllm_max_model_length": 200}},
+    )
+    assert "rollout.max_model_len=100 contradicts trainer.vllm_max_model_length=200" in message
+    message = refusal(tmp_path, {"model": {"path": "m", "dtype": "float32"}, "trainer": {"torch_dtype": "bfloat16"}})
+    assert "model.dtype='float32' contradicts trainer.torch_dtype='bfloat16'" in message
+
+
+def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
+    loaded, _ = config.load(
+        write(tmp_path, "model: {path: m}\ntrainer: {learning_rate: 1e-5}\n"), ["trainer.beta=4e-2"]
+    )
+    assert loaded.trainer == {"learning_rate": 1e-5, "beta": 0.04}
+
+
+def test_a_resumed_run_may_change_how_it_runs_but_not_what_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model": {"path": "m"}})
+    changed, _ = config.load_for_resume(path, ["trainer.max_steps=9", "sandbox.slots=2"])
+    assert changed.trainer == {"max_steps": 9}
+    with pytest.raises(InputError, match="can't change its tasks when it is resumed"):
+        config.load_for_resume(path, ["tasks.train=other.jsonl"])
+
+
+def test_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tasks.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    loaded, _ = config.load(write(tmp_path, {"model": {"path": "owner/name"}, "tasks": {"train": "tasks.jsonl"}}))
+    assert loaded.tasks.train == str(tmp_path / "tasks.jsonl")
+    assert loaded.model.path == "owner/name"
+
+
+def test_repeated_keys_are_refused(tmp_path: Path) -> None:
+    assert "run.yaml:4: trainer.beta is given twice (first at" in refusal(
+        tmp_path, "model: {path: m}\ntrainer:\n  beta: 1.0\n  beta: 2.0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("- a\n", "expected a mapping of sections, got list"), ("a: [", "not valid YAML"), ("", "model is required")],
+)
+def test_files_that_are_no_configuration(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, text)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.yaml: no such file"):
+        config.load(tmp_path / "absent.yaml")
+
+
+def test_every_new_name_in_the_table_of_old_names_exists() -> None:
+    for entry in renamed.RENAMED:
+        assert entry.old not in trainer_fields() or entry.old in {
+            "use_transformers_paged",
+            "vllm_importance_sampling_cap",
+        }, f"{entry.old} is a setting of the installed TRL"
+        if entry.new is None:
+            continue
+        section, key = entry.new.split(".")
+        known = trainer_fields() if section == "trainer" else config._known_keys([section])
+        assert key in known, entry
+
+
+def test_trainer_fields_are_those_of_the_class() -> None:
+    import dataclasses
+
+    from ascent import GRPOConfig
+
+    read, real = set(trainer_fields()), {field.name for field in dataclasses.fields(GRPOConfig)}
+    assert real <= read
+    assert not {name for name in read - real if not name.startswith("_")} - {"framework"}
+
+
+def test_reading_a_configuration_imports_no_torch(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model": {"path": "m"}, "trainer": {"beta": 0.1}})
+    code = (
+        "import sys; from pathlib import Path; from ascent import config; config.load(Path(sys.argv[1])); "
+        "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)
+
+
+def test_examples_are_valid() -> None:
+    for example in (Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"):
+        config.load(example)
+
+
+def test_every_key_is_documented() -> None:
+    import pydantic
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+    def keys(section: Any, prefix: str = "") -> list[str]:
+        found = []
+        for name, field in section.model_fields.items():
+            inner = [t for t in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(t, type)]
+            nested = [t for t in inner if issubclass(t, pydantic.BaseModel)]
+            found += keys(nested[0], f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+        return found
+
+    missing = [key for key in keys(config.RunConfig) if f"`{key}`" not in page]
+    assert not missing

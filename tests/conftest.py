@@ -1,0 +1,78 @@
+"""Fixtures shared by all rooms: tiny policies, small task files, and the command line run as a user runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascent.process import set_up_process
+
+ROOT = Path(__file__).resolve().parents[1]
+set_up_process()  # before any test imports torch
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests unless they are asked for, and those that need packages that are absent."""
+    slow = pytest.mark.skip(reason="slow: run `make test-slow`")
+    no_torch = pytest.mark.skip(reason="the training packages are not installed (requirements/cpu.txt)")
+    asked = "slow" in (config.option.markexpr or "")
+    have_torch = all(importlib.util.find_spec(name) for name in ("torch", "trl", "vllm"))
+    for item in items:
+        if item.get_closest_marker("slow") and not asked:
+            item.add_marker(slow)
+        if item.get_closest_marker("torch") and not have_torch:
+            item.add_marker(no_torch)
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """tiny_policy(tied=..., dtype="float32") -> the folder of a random two-layer Llama with a byte-level tokenizer."""
+    from tests.tiny_policy import build
+
+    built: dict[tuple[bool, str], Path] = {}
+
+    def make(*, tied: bool = True, dtype: str = "float32") -> Path:
+        key = (tied, dtype)
+        if key not in built:
+            name = f"tiny-{'tied' if tied else 'untied'}-{dtype}"
+            built[key] = build(tmp_path_factory.mktemp("policies") / name, tied=tied, dtype=dtype)
+        return built[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def task_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight tasks in Ascent's format. Short random completions of their prompts compile now and then."""
+    path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
+    rows = [
+        {
+            "id": f"add/{number}",
+            "prompt": f"Add {number} to a number.",
+            "entry_point": "f",
+            "visible_tests": [{"kind": "function", "function": "f", "args": [1], "expected": 1 + number}],
+            "hidden_tests": [{"kind": "function", "function": "f", "args": [5], "expected": 5 + number}],
+        }
+        for number in range(8)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def ascent() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """ascent("train", ...) runs the command line in a process of its own."""
+
+    def run(*arguments: object, cwd: Path | None = None, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ascent", *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+    return run

@@ -1,0 +1,152 @@
+"""What holds for the package as a whole: instant help, lazy names, import rules, where devices may be named."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ascent
+from ascent.cli import main
+
+SOURCE = Path(ascent.__file__).parent
+# each room may import itself and the rooms after it in this order
+ORDER = (
+    ("cli",),
+    ("training",),
+    ("rollout", "rewards", "tracking", "report"),
+    ("tasks", "memory"),
+    ("devices", "compat"),
+    ("config",),
+    ("config_file", "trainer_fields"),
+    ("renamed",),
+    ("types",),
+    ("sandbox",),
+)
+ANYWHERE = {"errors", "process"}  # standard library only
+ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
+
+
+def modules() -> list[tuple[str, Path]]:
+    """(room, file) of every module."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found.append((parts[0], path))
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms of Ascent that a file imports, anywhere in it."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("ascent.")}
+    return rooms
+
+
+def test_imports_go_one_way() -> None:
+    rank = {room: place for place, rooms in enumerate(ORDER) for room in rooms}
+    wrong = []
+    for room, path in modules():
+        if room in {"__init__", "__main__", "cli"}:
+            continue
+        for used in imports(path) - {room} - ANYWHERE - {"__version__"}:
+            if room in ALONE or used == "environment" or rank[used] <= rank[room]:
+                types_only = used == "sandbox" and room == "types"
+                if not types_only:
+                    wrong.append(f"{path.relative_to(SOURCE)} imports ascent.{used}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_that_stand_alone_import_the_standard_library_only() -> None:
+    standard = set(sys.stdlib_module_names) | {"ascent"}
+    for room, path in modules():
+        if room not in ALONE | ANYWHERE and path.name != "process.py":
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            assert {name.split(".")[0] for name in names} <= standard, path
+
+
+def test_devices_are_named_in_few_places() -> None:
+    allowed = ("devices.py", "compat/", "rollout/weights/", "environment/")
+    pattern = re.compile(r"torch\.(cuda|npu)\b|torch_npu")
+    for _, path in modules():
+        relative = path.relative_to(SOURCE).as_posix()
+        if not relative.startswith(allowed):
+            code = ast.unparse(ast.parse(path.read_text(encoding="utf-8")))
+            assert not pattern.search(code), relative
+
+
+def test_the_trainer_stays_readable() -> None:
+    assert len((SOURCE / "training" / "trainer.py").read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_help_is_instant_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['ascent', '--help']\n"
+        "from ascent.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'pydantic', 'yaml', 'rich', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+        times.append(time.perf_counter() - started)
+    bare = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60)
+        bare.append(time.perf_counter() - started)
+    assert min(times) - min(bare) < 0.25
+
+
+def test_public_names_are_lazy() -> None:
+    code = "import sys, ascent; assert 'torch' not in sys.modules; print(sorted(dir(ascent)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert "GRPOTrainer" in done.stdout
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'; public names: CodeReward"):
+        ascent.Nothing  # noqa: B018
+
+
+@pytest.mark.torch
+def test_public_names_are_there() -> None:
+    from ascent import CodeReward, GRPOConfig, GRPOTrainer
+
+    assert [CodeReward.__name__, GRPOConfig.__name__, GRPOTrainer.__name__]
+
+
+def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert ascent.__version__ in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert main(["train"]) == 2
+    assert "takes a configuration file, or --resume RUN" in capsys.readouterr().err
+    assert main(["train", "--resume", "/nonexistent"]) == 2
+    assert "not a run directory" in capsys.readouterr().err
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    names = {path.stem for _, path in modules()}
+    assert not names & {"utils", "helpers", "misc", "common"}

@@ -1,0 +1,186 @@
+"""vLLM in this process, for real: sampling against transformers, and new weights that arrive whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.rollout.engine import EngineSettings, PromptTooLongError, WeightSyncError
+from ascent.types import Completion, RolloutRequest, Sampling
+
+pytestmark = pytest.mark.torch
+MAX_LEN = 64
+
+
+class Pair:
+    """An engine and the transformers model whose weights it should have."""
+
+    def __init__(self, folder: Path, dtype: str, repack: bool) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from ascent.rollout.local import LocalEngine
+        from ascent.rollout.weights.packed_cpu import CpuWeights
+
+        settings = EngineSettings(str(folder), dtype, MAX_LEN, kv_cache_bytes=16 * 2**20)
+        self.engine = LocalEngine(settings, CpuWeights(keep_packing=repack))
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        self.float32 = dtype == "float32"
+        self.version = 0
+
+    def sample(self, *, n: int = 4, seed: int | None = 0, max_tokens: int = 16) -> list[Completion]:
+        self.engine.submit(
+            [RolloutRequest(f"g{g}", (10 + g, 20, 30, 40), n, Sampling(max_tokens), seed) for g in range(4)]
+        )
+        completions: list[Completion] = []
+        while self.engine.unfinished():
+            completions += self.engine.poll()
+        return completions
+
+    def differences(self) -> tuple[float, float]:
+        """Mean and largest |engine - transformers| log-probability of freshly sampled tokens."""
+        import torch
+
+        found = []
+        for completion in self.sample():
+            ids = torch.tensor([completion.prompt_ids + completion.token_ids])
+            with torch.no_grad():
+                logps = self.model(ids).logits[0, len(completion.prompt_ids) - 1 : -1].float().log_softmax(-1)
+            trainer = logps.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            found.append((trainer - torch.tensor(completion.logps)).abs())
+        together = torch.cat(found)
+        return float(together.mean()), float(together.max())
+
+    def perturb(self, scale: float, only: str = "") -> None:
+        import torch
+
+        generator = torch.Generator().manual_seed(self.version + 1)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if only in name:
+                    noise = torch.randn(parameter.shape, generator=generator) * scale
+                    parameter.add_(noise.to(parameter.dtype))
+
+    def sync(self) -> None:
+        self.version += 1
+        self.engine.update_weights(self.model.named_parameters(), self.version)
+
+    def assert_in_step(self) -> None:
+        mean, largest = self.differences()
+        if self.float32:
+            assert largest <= 1e-4
+        else:
+            assert mean <= 0.01
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((True, "float32", False), id="tied-float32"),
+        pytest.param((False, "float32", True), id="untied-float32-repacked"),
+        pytest.param((True, "float32", True), id="tied-float32-repacked"),
+        pytest.param((True, "bfloat16", False), id="tied-bfloat16"),
+        pytest.param((False, "float32", False), id="untied-float32", marks=pytest.mark.slow),
+        pytest.param((False, "bfloat16", False), id="untied-bfloat16", marks=pytest.mark.slow),
+        pytest.param((True, "bfloat16", True), id="tied-bfloat16-repacked", marks=pytest.mark.slow),
+    ],
+)
+def pair(request: pytest.FixtureRequest, tiny_policy: Callable[..., Path]) -> Iterator[Pair]:
+    from vllm import _custom_ops
+
+    tied, dtype, repack = request.param
+    packing, _custom_ops._supports_onednn = _custom_ops._supports_onednn, True
+    made = Pair(tiny_policy(tied=tied, dtype=dtype), dtype, repack)
+    yield made
+    made.engine.close()
+    _custom_ops._supports_onednn = packing
+
+
+def test_samples_as_transformers_does(pair: Pair) -> None:
+    pair.sync()
+    pair.assert_in_step()
+
+
+def test_update_of_all_weights_arrives_and_a_skipped_one_shows(pair: Pair) -> None:
+    for _ in range(5):
+        pair.perturb(0.05)
+        stale = pair.differences()[0]
+        assert stale > 0.1, "a skipped update must be far from unnoticed"
+        pair.sync()
+        pair.assert_in_step()
+
+
+def test_update_of_the_embedding_alone_reaches_a_tied_head(pair: Pair) -> None:
+    pair.sync()
+    pair.perturb(0.5, only="embed_tokens")
+    assert pair.differences()[0] > 0.1, "a stale embedding or head must be far from unnoticed"
+    pair.sync()
+    pair.assert_in_step()
+
+
+def test_same_seed_same_completions_whatever_the_batch(pair: Pair) -> None:
+    def by_place(completions: list[Completion]) -> dict[Any, Any]:
+        return {(c.group_id, c.index): c.token_ids for c in completions}
+
+    alone = by_place(pair.sample(n=2, seed=7))
+    together = by_place(pair.sample(n=4, seed=7))
+    assert alone == {place: together[place] for place in alone}
+    assert by_place(pair.sample(n=4, seed=8)) != together
+
+
+def test_completions_come_one_by_one_with_all_that_is_known(pair: Pair) -> None:
+    pair.sync()
+    pair.engine.stats()
+    pair.engine.submit([RolloutRequest("g", (11, 12), 8, Sampling(40), 3)])
+    polls = []
+    while pair.engine.unfinished():
+        polls.append(pair.engine.poll())
+    completions = [completion for found in polls for completion in found]
+    assert sorted(c.index for c in completions) == list(range(8))
+    for completion in completions:
+        assert completion.weight_version == pair.version
+        assert completion.prompt_ids == (11, 12)
+        assert len(completion.logps) == len(completion.token_ids) <= 40
+        assert completion.finish_reason == ("stop" if completion.token_ids[-1] == 1 else "length")
+        assert completion.finished_at > completion.submitted_at
+    stats = pair.engine.stats()
+    assert stats.running == 8
+    assert stats.tokens_per_second > 0
+    assert 0 < stats.kv_cache_use <= 1
+    assert 0 < stats.latency_p50 <= stats.latency_p95
+    assert pair.engine.stats().tokens_per_second == 0, "figures are since the last report"
+
+
+def test_too_long_a_prompt_is_refused_and_nothing_is_queued(pair: Pair) -> None:
+    with pytest.raises(PromptTooLongError, match=r"60 tokens .* need 76 tokens, but the engine's context is 64"):
+        pair.engine.submit(
+            [RolloutRequest("short", (5,), 1, Sampling(16)), RolloutRequest("g", (5,) * 60, 1, Sampling(16))]
+        )
+    assert pair.engine.unfinished() == 0
+
+
+def test_update_that_misses_a_weight_is_an_error(pair: Pair) -> None:
+    some = [(name, tensor) for name, tensor in pair.model.named_parameters() if "layers.1.mlp" not in name]
+    try:
+        with pytest.raises(WeightSyncError, match=r"mlp.* not updated|not updated \(first: .*mlp"):
+            pair.engine.update_weights(some, pair.version + 1)
+    finally:
+        pair.sync()
+
+
+def test_no_update_while_sampling(pair: Pair) -> None:
+    pair.engine.submit([RolloutRequest("g", (11, 12), 1, Sampling(4))])
+    with pytest.raises(WeightSyncError, match="1 completions are still being sampled"):
+        pair.sync()
+    while pair.engine.unfinished():
+        pair.engine.poll()
+
+
+def test_starting_vllm_leaves_random_states_and_threads_alone(pair: Pair) -> None:
+    """The engine of this module was built after pytest imported torch; its builder must have put back what it took."""
+    import torch
+
+    assert torch.set_num_threads.__name__ == "set_num_threads"

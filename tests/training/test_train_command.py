@@ -1,0 +1,244 @@
+"""`ascent train` as a user runs it: files, stop and resume, several processes, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ascent.tracking.rollouts import read_rollouts
+from ascent.tracking.run_directory import read_json_lines
+
+pytestmark = pytest.mark.torch
+Ascent = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def write_config(path: Path, model: Path, tasks: Path, **trainer: Any) -> Path:
+    config = {
+        "model": {"path": str(model)},
+        "tasks": {"train": str(tasks), "held_out": 2},
+        "rollout": {"engine": "transformers"},
+        "sandbox": {"require": "none"},
+        "tracking": {"folder": str(path.parent / "runs"), "name": "run", "eval_samples": 2},
+        "trainer": {
+            "num_generations": 4,
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 1,
+            "max_completion_length": 2,
+            "learning_rate": 1e-2,
+            "max_steps": 3,
+            "gradient_checkpointing": False,
+            **trainer,
+        },
+    }
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def assert_whole(run: Path, steps: int) -> list[dict[str, Any]]:
+    """Every step and every generation is there once, and no file is half written."""
+    lines = read_json_lines(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    names = sorted(path.name for path in (run / "rollouts").glob("0*"))
+    assert names == [f"{number:06d}-rank0.parquet" for number in range(steps)]
+    rows = read_rollouts(run / "rollouts")
+    assert len({row["sample_id"] for row in rows}) == len(rows) == 8 * steps
+    assert not list(run.rglob(".*.tmp"))
+    return lines
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ascent", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if len(read_json_lines(run / "metrics.jsonl")) >= step:
+            return
+        if process.poll() is not None:
+            pytest.fail(f"ended before step {step}: {process.communicate()[1]}")
+        time.sleep(0.05)
+    process.kill()
+    pytest.fail(f"no step {step} within {seconds} s")
+
+
+def test_run_directory_holds_the_whole_run(
+    ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "small.yaml", tiny_policy(), task_file)
+    done = ascent("train", config)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "run"
+    for line in assert_whole(run, 3):
+        assert {"reward", "loss", "pass_rate", "times", "engine", "device", "learning_rate"} <= set(line)
+    assert len(read_rollouts(run / "rollouts" / "eval-000000-rank0.parquet")) == 2 * (1 + 2)
+    assert len(read_rollouts(run / "rollouts" / "eval-000003-rank0.parquet")) == 2 * (1 + 2)
+    rows = read_rollouts(run / "rollouts")
+    assert any(row["compiled"] for row in rows)
+    assert any(row["reward"] for row in rows)
+    assert all(row["outcomes"] and row["prompt"] and row["sandbox_level"] for row in rows)
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert len(evaluation["before"]["results"]) == len(evaluation["after"]["results"]) == 2
+    assert (run / "model" / "model.safetensors").is_file()
+    assert "step 3/3" in done.stderr
+    assert "held-out pass rate after" in done.stderr
+    again = ascent("train", run / "config.yaml", "tracking.name=again", "trainer.max_steps=1")
+    assert again.returncode == 0, "the resolved configuration is a configuration: " + again.stderr
+    refused = ascent("train", config)
+    assert refused.returncode == 2
+    assert "exists already" in refused.stderr
+    assert "--resume" in refused.stderr
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(
+    ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_steps=40, save_steps=1000)
+    run = tmp_path / "runs" / "run"
+    process = start("train", config, "tracking.evaluate=false")
+    wait_for_step(run, 2, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    assert "stopping after this step" in errors
+    assert f"ascent train --resume {run}" in errors
+    stopped_at = len(read_json_lines(run / "metrics.jsonl"))
+    assert 2 <= stopped_at < 40
+    assert_whole(run, stopped_at)
+    resumed = ascent("train", "--resume", run, "trainer.max_steps=42")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"resuming after step {stopped_at}" in resumed.stderr
+    assert_whole(run, 42)
+    assert not (run / "discarded").exists()
+
+
+def test_a_kill_loses_only_what_lies_beyond_the_checkpoint(
+    ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_steps=40, save_steps=4)
+    run = tmp_path / "runs" / "run"
+    process = start("train", config, "tracking.evaluate=false")
+    wait_for_step(run, 6, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    seen = len(read_json_lines(run / "metrics.jsonl"))
+    resumed = ascent("train", "--resume", run)
+    assert resumed.returncode == 0, resumed.stderr
+    assert_whole(run, 40)
+    discarded = run / "discarded" / "1"
+    if seen % 4:
+        assert (discarded / "metrics.jsonl").is_file()
+        assert list(discarded.glob("*.parquet"))
+
+
+def test_two_processes_train_as_one_does(
+    ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    """Real vLLM in each process, DDP over gloo. The same samples give the same losses; weights reach every engine."""
+    config = write_config(tmp_path / "c.yaml", tiny_policy(tied=False), task_file, max_steps=6)
+    common = (config, "rollout.engine=vllm", "memory.kv_cache_mb=16")
+    one = ascent("train", *common, "tracking.name=one")
+    assert one.returncode == 0, one.stderr
+    two = ascent("train", *common, "tracking.name=two", "trainer.per_device_train_batch_size=4", "--devices", 2)
+    assert two.returncode == 0, two.stderr
+    lines_one = assert_whole(tmp_path / "runs" / "one", 6)
+    lines_two = read_json_lines(tmp_path / "runs" / "two" / "metrics.jsonl")
+    assert [line["step"] for line in lines_two] == [1, 2, 3, 4, 5, 6]
+    assert any(line["loss"] != 0 for line in lines_one)
+    for mine, theirs in zip(lines_one, lines_two, strict=True):
+        assert mine["reward"] == pytest.approx(theirs["reward"])
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-2, abs=1e-6)
+        for line in (mine, theirs):
+            assert line["sampling/sampling_logp_difference/max"] <= 1e-4, "sampler and trainer have drifted apart"
+    by_rank = [
+        [row for row in read_rollouts(tmp_path / "runs" / "two" / "rollouts") if row["rank"] == rank] for rank in (0, 1)
+    ]
+    assert len(by_rank[0]) == len(by_rank[1]) == 6 * 4
+    samples_one = {
+        (r["group_id"], r["index"]): r["completion_ids"] for r in read_rollouts(tmp_path / "runs/one/rollouts")
+    }
+    samples_two = {(r["group_id"], r["index"]): r["completion_ids"] for r in by_rank[0] + by_rank[1]}
+    first = [place for place in samples_one if place[0].startswith("0-")]
+    assert first
+    assert all(samples_one[place] == samples_two[place] for place in first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("override", ["model.lora.r=4", "model.dtype=bfloat16", "trainer.gradient_checkpointing=true"])
+def test_other_ways_to_train_keep_sampler_and_trainer_in_step(
+    override: str, ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_steps=5)
+    done = ascent("train", config, "rollout.engine=vllm", "memory.kv_cache_mb=16", override)
+    assert done.returncode == 0, done.stderr
+    lines = assert_whole(tmp_path / "runs" / "run", 5)
+    assert any(line["grad_norm"] > 0 for line in lines)
+    for line in lines:
+        assert line["sampling/sampling_logp_difference/mean"] <= (0.01 if "bfloat16" in override else 1e-4)
+
+
+def test_several_processes_stop_together_and_resume(
+    ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(
+        tmp_path / "c.yaml", tiny_policy(), task_file, max_steps=60, per_device_train_batch_size=4, save_steps=1000
+    )
+    run = tmp_path / "runs" / "run"
+    process = start("train", config, "tracking.evaluate=false", "--devices", "2")
+    wait_for_step(run, 2, process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    stopped_at = len(read_json_lines(run / "metrics.jsonl"))
+    assert stopped_at < 60
+    assert (run / "checkpoints" / f"checkpoint-{stopped_at}" / "ascent_state.json").is_file()
+    resumed = ascent("train", "--resume", run, "--devices", "2")
+    assert resumed.returncode == 0, resumed.stderr
+    lines = read_json_lines(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 61))
+    assert len(list((run / "rollouts").glob("0*-rank[01].parquet"))) == 120
+
+
+def test_bad_input_is_one_clear_message(
+    tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, what was wrong and what to do, and no traceback. Cases that need no torch are in tests/config."""
+    from ascent.cli import main
+
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file)
+    no_tokenizer = tmp_path / "no-tokenizer"
+    no_tokenizer.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (no_tokenizer / name).write_bytes((tiny_policy() / name).read_bytes())
+    cases = {
+        f"model.path={no_tokenizer}": ("no tokenizer in it", "Copy the tokenizer's files"),
+        f"model.path={tmp_path / 'absent'}": ("no such folder",),
+        "tasks.train=absent.jsonl": ("there is no task file absent.jsonl",),
+        "tasks.max_prompt_tokens=3": ("every prompt is longer than 3 tokens",),
+        "trainer.max_completion_length=256": ("leaves no room for a prompt in the context of 256 tokens",),
+        "trainer.num_generations=3": ("must be divisible by num_generations",),
+        "sandbox.require=namespaced": ("sandbox.require=namespaced, but this machine",),
+    }
+    for number, (override, expected) in enumerate(cases.items()):
+        assert main(["train", str(config), override, f"tracking.name=bad{number}"]) == 2, override
+        said = capsys.readouterr().err
+        assert all(text in said for text in expected), (override, said)
+        assert "Traceback" not in said
+        assert said.count("error:") == 1

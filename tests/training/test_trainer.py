@@ -1,0 +1,212 @@
+"""Ascent's trainer in this process with the transformers engine: equal to TRL's own path, and what it records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.errors import InputError
+from ascent.tracking.rollouts import RolloutRecord
+from ascent.training.recording import StepRecord
+
+pytestmark = pytest.mark.torch
+
+
+class Memory:
+    """A Recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
+        self.progress: list[tuple[int, int]] = []
+
+    def sampled(self, done: int, total: int) -> None:
+        self.progress.append((done, total))
+
+    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
+        self.generations.append((number, list(records), evaluation))
+
+    def step(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+
+def vowels(completions: list[str], **_: Any) -> list[float]:
+    """A reward that even a random policy earns: the share of vowels."""
+    return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
+
+
+def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **settings: Any) -> Any:
+    from datasets import Dataset
+
+    from ascent import GRPOConfig, GRPOTrainer
+
+    reward = settings.pop("reward", vowels)
+    arguments: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "bf16": False,
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        **settings,
+    }
+    rows = [{"prompt": f"def f{number}(a):", "task_id": f"add/{number}"} for number in range(8)]
+    return GRPOTrainer(
+        str(folder),
+        reward,
+        GRPOConfig(str(output), **arguments),
+        train_dataset=Dataset.from_list(rows),
+        recorder=recorder,
+    )
+
+
+def test_trains_as_trl_alone_does(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    """Same samples, losses, gradients and weights as with TRL's own path (plain=True)."""
+    import torch
+
+    ours = make_trainer(tiny_policy(), tmp_path / "ours", beta=0.04)
+    ours.train()
+    plain = make_trainer(tiny_policy(), tmp_path / "plain", beta=0.04, plain=True)
+    plain.train()
+    assert plain.engine is None
+    compared = ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "completions/mean_length")
+    for mine, theirs in zip(ours.state.log_history[:4], plain.state.log_history[:4], strict=True):
+        assert {name: mine[name] for name in compared} == {name: theirs[name] for name in compared}
+    assert any(entry["loss"] != 0 for entry in ours.state.log_history[:4]), "nothing was learned, so nothing compared"
+    for (name, weight), other in zip(ours.model.named_parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(weight, other), name
+
+
+def test_records_every_step_and_completion(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    memory = Memory()
+    trainer = make_trainer(tiny_policy(), tmp_path, memory)
+    trainer.train()
+    assert [record.step for record in memory.steps] == [1, 2, 3, 4]
+    assert [number for number, _, evaluation in memory.generations if not evaluation] == [0, 1, 2, 3]
+    for step in memory.steps:
+        times = dataclasses.asdict(step.times)
+        parts = sum(times[name] for name in ("generate", "reward_exposed", "logps", "update", "sync", "other"))
+        assert parts == pytest.approx(times["step"], rel=1e-6)
+        assert times["generate"] > 0
+        assert times["update"] > 0
+        assert step.metrics["loss"] == pytest.approx(trainer.state.log_history[step.step - 1]["loss"], abs=1e-6)
+        assert step.metrics["grad_norm"] == trainer.state.log_history[step.step - 1]["grad_norm"]
+        assert step.metrics["reward"] == pytest.approx(trainer.state.log_history[step.step - 1]["reward"])
+        assert step.engine is not None
+        assert step.engine.tokens_per_second > 0
+        assert step.device["used_bytes"] > 0
+    seen: set[str] = set()
+    for number, records, _ in memory.generations:
+        assert len(records) == 8
+        for record in records:
+            assert record.generation == number
+            assert record.step == number + 1
+            assert record.weight_version == number
+            assert record.rewards["vowels"] == record.reward
+            assert record.completion_ids
+            assert record.kept
+            seen.add(record.sample_id)
+        groups = {record.group_id for record in records}
+        assert len(groups) == 2
+        for group in groups:
+            members = [record for record in records if record.group_id == group]
+            assert sorted(record.index for record in members) == [0, 1, 2, 3]
+            assert sum(record.advantage or 0 for record in members) == pytest.approx(0, abs=1e-4)
+    assert len(seen) == 32
+    assert memory.progress[-1] == (8, 8)
+
+
+def test_metrics_are_a_step_s_own_whatever_logging_steps_is(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    each, rarely = Memory(), Memory()
+    make_trainer(tiny_policy(), tmp_path / "1", each).train()
+    make_trainer(tiny_policy(), tmp_path / "2", rarely, logging_steps=3).train()
+    for name in ("reward", "loss", "entropy", "grad_norm"):
+        assert [s.metrics[name] for s in each.steps] == pytest.approx([s.metrics[name] for s in rarely.steps]), name
+
+
+def test_unscorable_completions_are_masked_and_told(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    def reward(completions: list[str], **_: Any) -> list[float | None]:
+        return [None if place % 4 == 0 else float(place % 3) for place in range(len(completions))]
+
+    memory = Memory()
+    make_trainer(tiny_policy(), tmp_path, memory, reward=reward, max_steps=1).train()
+    _, records, _ = memory.generations[0]
+    masked = [record for record in records if not record.kept]
+    assert len(masked) == 2
+    for record in masked:
+        assert record.reward is None
+        assert record.advantage == 0
+        assert record.dropped_why == "not scored by any reward function"
+
+
+def test_reward_of_the_wrong_length_is_told(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    trainer = make_trainer(tiny_policy(), tmp_path, reward=lambda completions, **_: [1.0])
+    with pytest.raises(ValueError, match="returned 1 rewards, but 8 were expected"):
+        trainer.train()
+
+
+def test_what_only_trl_can_do_is_refused_by_name(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"(?s)vllm_mode=.server..*plain=True"):
+        make_trainer(tiny_policy(), tmp_path, use_vllm=True, vllm_mode="server")
+
+
+def test_resumed_training_is_the_same_training(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    import torch
+
+    whole = Memory()
+    through = make_trainer(tiny_policy(), tmp_path / "whole", whole)
+    through.train()
+    parted = Memory()
+    make_trainer(tiny_policy(), tmp_path / "parted", parted, save_strategy="steps", save_steps=2).train()
+    second = make_trainer(tiny_policy(), tmp_path / "parted", parted, save_strategy="steps", save_steps=2)
+    second.train(resume_from_checkpoint=str(tmp_path / "parted" / "checkpoint-2"))
+    resumed = parted.steps[4:]
+    assert [record.step for record in resumed] == [3, 4]
+    for mine, theirs in zip(resumed, whole.steps[2:], strict=True):
+        assert mine.metrics["loss"] == theirs.metrics["loss"]
+        assert mine.metrics["reward"] == theirs.metrics["reward"]
+        assert mine.generation == theirs.generation
+    for weight, other in zip(second.model.parameters(), through.model.parameters(), strict=True):
+        assert torch.equal(weight, other)
+
+
+def test_generations_that_feed_several_steps_resume_in_the_middle(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Two optimizer steps a generation, a checkpoint after the first: the run goes on with the right numbers."""
+    settings = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "save_strategy": "steps", "save_steps": 3}
+    memory = Memory()
+    make_trainer(tiny_policy(), tmp_path, memory, max_steps=6, **settings).train()
+    assert [record.generation for record in memory.steps] == [0, 0, 1, 1, 2, 2]
+    assert [record.engine is None for record in memory.steps] == [False, True] * 3
+    again = Memory()
+    trainer = make_trainer(tiny_policy(), tmp_path, again, max_steps=6, **settings)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert [record.step for record in again.steps] == [4, 5, 6]
+    assert [number for number, _, _ in again.generations] == [2, 3], "the open generation is sampled anew"
+
+
+def test_overridden_methods_of_trl_are_those_it_was_written_against() -> None:
+    from ascent.training import trl_overrides
+    from ascent.training.trainer import GRPOTrainer
+
+    now = trl_overrides.current_digests()
+    changed = [name for name, known in trl_overrides.DIGESTS.items() if now[name] != known]
+    assert not changed, f"TRL changed {changed}: read the change, adapt the override, enter the digests {now}"
+    assert set(now) == set(trl_overrides.DIGESTS)
+    from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
+
+    inherited = {name for base in TRLTrainer.__mro__ for name in vars(base)} - set(vars(object))
+    defined = {name for name, value in vars(GRPOTrainer).items() if callable(value)}
+    assert defined & inherited - {"__init__"} == set(trl_overrides.OVERRIDDEN)
