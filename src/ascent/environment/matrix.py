@@ -228,6 +228,18 @@ def _triton_hint(row: Row) -> str:
     return ""
 
 
+def row_of_the_rest(environment: Environment, matrix: Matrix | None = None) -> Row | None:
+    """The newest row that everything but vLLM-Ascend fits already: then that alone must be changed.
+
+    None where too little is known to say so (vLLM and one of CANN, torch, torch_npu).
+    """
+    matrix = matrix or load()
+    known = (environment.cann_version, environment.version("torch"), environment.version("torch-npu"))
+    if not environment.version("vllm") or not any(known):
+        return None
+    return next((row for row in matrix.rows if not compare(environment, row)), None)
+
+
 def path_to_current(environment: Environment, matrix: Matrix | None = None) -> tuple[str, ...]:
     """From any older stack to the row that is tested today."""
     matrix = matrix or load()

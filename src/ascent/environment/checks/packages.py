@@ -45,7 +45,7 @@ def row(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
             "A401",
             "error",
             f"not on the row of vllm-ascend {target.vllm_ascend}: " + "; ".join(map(str, judgement.differences)),
-            mend=matrix.steps_onto(target, environment, judgement.differences),
+            mend=[*matrix.steps_onto(target, environment, judgement.differences), *_other_way(environment, target)],
             evidence=[judgement.remark] if judgement.remark else _named(environment),
             sure=sure,
         )
@@ -71,6 +71,17 @@ def row(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
             f"{judgement.remark} (read on {read}): unknown, not wrong",
             evidence=_named(environment),
         )
+
+
+def _other_way(environment: Environment, target: matrix.Row) -> list[str]:
+    """A smaller change, where the rest of the machine is on another row already."""
+    other = matrix.row_of_the_rest(environment)
+    if other is None or other == target or not environment.version("vllm-ascend"):
+        return []
+    return [
+        f"or change vllm-ascend alone, since all else fits its row {other.vllm_ascend}: "
+        f'pip install --no-deps "vllm-ascend=={other.vllm_ascend}"'
+    ]
 
 
 def _named(environment: Environment) -> list[str]:
