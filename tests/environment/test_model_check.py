@@ -165,6 +165,14 @@ def test_missing_shards_and_tokenizer_are_named(tmp_path: Path) -> None:
     assert any("model-00002-of-00002.safetensors" in each.evidence for each in errors)
 
 
+def test_quantised_weights_and_short_tokenizer_are_warned_of(tmp_path: Path) -> None:
+    config = {**QWEN3_8B, "quantization_config": {"quant_method": "awq"}}
+    path = folder(tmp_path, config, {**qwen_tokenizer("<|im_end|>"), "model_max_length": 4096})
+    found = look(path, context=8192)
+    assert any("awq" in each.what for each in found["A706"])
+    assert any("4096" in each.what and each.level == "warning" for each in found["A704"])
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '"text"', ""])
 def test_broken_configuration_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)

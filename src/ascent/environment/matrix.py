@@ -72,7 +72,6 @@ class Matrix:
 
     rows: tuple[Row, ...]
     current: str
-    without_row: tuple[str, ...]
     trl: tuple[tuple[str, str], ...]
     source: str
     read: str
@@ -92,7 +91,6 @@ def load() -> Matrix:
     return Matrix(
         rows,
         about["current"],
-        tuple(about["without_row"]),
         tuple((each["trl"], each["vllm"]) for each in data["trl"]),
         about["source"],
         str(about["read"]),

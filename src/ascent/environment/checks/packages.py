@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ascent.environment import matrix
 from ascent.environment.checks.purpose import Purpose
-from ascent.environment.finding import Finding
+from ascent.environment.finding import Finding, Level
 from ascent.environment.inventory import Environment
 from ascent.environment.rules import found
 from ascent.environment.versions import at_least, inside, older, parse
@@ -182,10 +182,10 @@ def trl(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     if ascend and inside(ascend, ">= 0.9.2rc1, < 0.12.0rc1") and purpose.server_mode is not False:
         yield found("A410", "warning", f"TRL's server mode doesn't work with vllm-ascend {ascend}")
     if inside(version, ">= 0.26.0, < 1.10") and purpose.sleep_mode is not False:
-        level = "error" if purpose.sleep_mode else "note"
+        level: Level = "error" if purpose.sleep_mode else "note"
         yield found(
             "A411",
-            "error" if level == "error" else "note",
+            level,
             f"TRL {version} samples from stale weights in sleep mode (vllm_enable_sleep_mode)",
         )
     elif older(version, "0.29.0") and ascend and at_least(version, "0.22.0") and purpose.sleep_mode is not False:
