@@ -355,6 +355,11 @@ FAULTY: dict[str, tuple[str, str]] = {
         "trl-argument-unknown",
         "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'vllm_device'\n",
     ),
+    "refused": (
+        "server-unreachable",
+        "requests.exceptions.ConnectionError: HTTPConnectionPool(host='0.0.0.0', port=8000): Max retries exceeded with url: "
+        "/get_tensor_parallel_size/ (Caused by NewConnectionError('Connection refused'))\n",
+    ),
     "nucleus": (
         "is-ratio-truncation",
         "top_p: 0.95, top_k: 20\n{'sampling/importance_sampling_ratio/mean': 0.62}\n",

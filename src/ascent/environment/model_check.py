@@ -176,12 +176,12 @@ def _architecture(model: Model, environment: Environment, registry: Asked | None
             yield found("A701", "ok", f"{name} is known to vLLM {registry.answer['version']}")
         else:
             yield found("A701", "error", f"{name} isn't known to vLLM {registry.answer['version']}")
-        yield _on_ascend(name, model, environment)
+        yield _on_ascend(name, environment)
 
 
-def _on_ascend(name: str, model: Model, environment: Environment) -> Finding:
+def _on_ascend(name: str, environment: Environment) -> Finding:
     mark, family = ascend_mark(name)
-    source = f"{ascend_source()}"
+    source = ascend_source()
     if mark == "supported":
         return found("A701", "ok", f"{name} ({family}) is supported by vLLM-Ascend", evidence=[source])
     if mark in ("experimental", "untested"):
