@@ -36,9 +36,92 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ascent {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_doctor(verbs)
+    _add_diagnose(verbs)
+    _add_check_model(verbs)
     _add_train(verbs)
     _add_generate(verbs)
     return parser
+
+
+def _add_doctor(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "doctor", _doctor, "can this machine train, and if not, what must be changed?")
+    what = verb.add_mutually_exclusive_group()
+    what.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="judge the machine that a paste describes (-: standard input)",
+    )
+    what.add_argument(
+        "--run", action="store_true", help="also run the smoke test: torch, devices, all-reduce, TRL, vLLM"
+    )
+    what.add_argument(
+        "--explain", metavar="NAME", help="what became of a setting (NPU_ARCH), or what a rule means (A401)"
+    )
+    verb.add_argument("--need-gib", type=float, metavar="GIB", help="device memory that must be free")
+    verb.add_argument("--sleep-mode", action="store_true", default=None, help="the run will use vLLM's sleep mode")
+    verb.add_argument("--all", action="store_true", help="also list what is right")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from ascent.environment import commands
+
+    try:
+        if args.explain is not None:
+            return commands.explain(args.explain, as_json=args.json)
+        return commands.doctor(
+            report=args.report,
+            smoke_test=args.run,
+            need_gib=args.need_gib,
+            sleep_mode=args.sleep_mode,
+            everything=args.all,
+            as_json=args.json,
+        )
+    except commands.RefusedError as error:
+        raise InputError(str(error), error.mend) from error
+
+
+def _add_diagnose(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "diagnose", _diagnose, "what went wrong in a run? Reads its log")
+    verb.add_argument("log", help="a log file (also .gz), a run directory, or - for standard input")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _diagnose(args: argparse.Namespace) -> int:
+    from ascent.environment import commands
+
+    try:
+        return commands.diagnose(args.log, as_json=args.json)
+    except commands.RefusedError as error:
+        raise InputError(str(error), error.mend) from error
+
+
+def _add_check_model(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "check-model", _check_model, "can this model be trained here?")
+    verb.add_argument("model", help="a folder, or a hub id that is in the local cache")
+    verb.add_argument("--context", type=int, metavar="TOKENS", help="prompt and completion that must fit")
+    verb.add_argument("--static", action="store_true", help="read files only: start no other process")
+    verb.add_argument("--no-generate", action="store_true", help="don't load the weights for a short generation")
+    verb.add_argument("--all", action="store_true", help="also list what is right")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _check_model(args: argparse.Namespace) -> int:
+    from ascent.environment import commands
+
+    try:
+        return commands.check_model(
+            args.model,
+            context=args.context,
+            generate=not args.no_generate,
+            static_only=args.static,
+            everything=args.all,
+            as_json=args.json,
+        )
+    except commands.RefusedError as error:
+        raise InputError(str(error), error.mend) from error
 
 
 def _add_train(verbs: argparse._SubParsersAction) -> None:
