@@ -1,6 +1,5 @@
 """The field cases, where their folder lies beside the repository: scored, with the misses that are known and why."""
 
-
 from __future__ import annotations
 
 import importlib.util
