@@ -7,9 +7,13 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ascent import __version__
 from ascent.errors import InputError
+
+if TYPE_CHECKING:
+    from ascent.tracking.run_directory import RunDirectory
 
 EXIT_GOOD, EXIT_FINDING, EXIT_BAD = 0, 1, 2
 Verb = Callable[[argparse.Namespace], int]
@@ -135,12 +139,16 @@ def _add_train(verbs: argparse._SubParsersAction) -> None:
         help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
     )
     verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
+    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
 
 
 def _train(args: argparse.Namespace) -> int:
     from ascent import config
+    from ascent.environment import preflight, write_environment
     from ascent.tracking import run_directory
 
+    if args.devices < 1:
+        raise InputError(f"--devices {args.devices}: expected at least 1")
     words = [word for word in (args.config, *args.overrides) if word is not None]
     if args.resume is not None:
         run = run_directory.open_existing(args.resume)
@@ -155,13 +163,46 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
-    if args.devices > 1:
-        from ascent.training.launch import launch
+    checked = preflight(weight_updates=True)
+    write_environment(run.path, checked)
+    print(checked.line, file=sys.stderr)
+    if checked.errors and not args.force:
+        from ascent.environment import display
 
-        return launch(run.path, args.devices, resume=args.resume is not None, debug=args.debug)
-    from ascent.training.worker import work
+        print(display.findings(list(checked.errors)), file=sys.stderr)
+        raise InputError("this machine can't train as it is", "Mend what is listed above, or insist with --force.")
+    return _train_in(run, args)
 
-    return work(run.path, resume=args.resume is not None, debug=args.debug)
+
+def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
+    """Train, and when that fails say why, as far as the failure is known."""
+    from ascent.environment import explain_failure
+
+    resume = args.resume is not None
+    try:
+        if args.devices > 1:
+            from ascent.training.launch import launch
+
+            code = launch(run.path, args.devices, resume=resume, debug=args.debug)
+        else:
+            from ascent.training.worker import work
+
+            code = work(run.path, resume=resume, debug=args.debug)
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001 - the worker has printed and kept it
+        code = EXIT_BAD
+    if code == EXIT_BAD:
+        failures = run.failures()
+        known = explain_failure("\n".join(failure.read_text(encoding="utf-8") for failure in failures))
+        if known:
+            print(f"\n{known}", file=sys.stderr)
+        if failures:
+            print(
+                f"\nthe failure is kept in {failures[-1]}; go on with: ascent train --resume {run.path}",
+                file=sys.stderr,
+            )
+    return code
 
 
 def _add_generate(verbs: argparse._SubParsersAction) -> None:

@@ -7,6 +7,7 @@ settled by `renamed`. What results is a plain configuration again, so the file i
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -193,7 +194,7 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     """Files named relative to where the command was given, so that the run can be resumed from anywhere."""
 
     def absolute(name: str) -> str:
-        return str(Path(name).absolute()) if Path(name).exists() else name
+        return os.path.abspath(name) if Path(name).exists() else name
 
     held_out = config.tasks.held_out
     tasks = {"train": absolute(config.tasks.train)}

@@ -242,3 +242,59 @@ def test_bad_input_is_one_clear_message(
         assert all(text in said for text in expected), (override, said)
         assert "Traceback" not in said
         assert said.count("error:") == 1
+
+
+def test_an_unexpected_failure_is_kept_and_explained(
+    tiny_policy: Callable[..., Path],
+    task_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ascent.training.run
+    from ascent.cli import main
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("ImportError: libhccl.so: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(ascent.training.run, "train", fails)
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file)
+    assert main(["train", str(config)]) == 2
+    said = capsys.readouterr().err
+    run = tmp_path / "runs" / "run"
+    assert "Traceback" in said
+    assert "cann-env-not-sourced" in said
+    assert f"the failure is kept in {run / 'failure-rank0.log'}" in said
+    assert "libhccl.so" in (run / "failure-rank0.log").read_text()
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["schema"] == "ascent.environment/1"
+
+
+def test_preflight_errors_stop_a_run_unless_forced(
+    tiny_policy: Callable[..., Path],
+    task_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ascent.training.worker
+    from ascent.cli import main
+    from ascent.environment import Finding, Preflight, inspect
+
+    broken = Finding("error", "A101", "CANN is not there", "Nothing runs.", ("install it",))
+    monkeypatch.setattr("ascent.environment.preflight", lambda **_: Preflight(inspect(), (broken,), 0.1))
+    started: list[Path] = []
+
+    def work(path: Path, **_: object) -> int:
+        started.append(path)
+        return 0
+
+    monkeypatch.setattr(ascent.training.worker, "work", work)
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file)
+    assert main(["train", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert "CANN is not there" in said
+    assert "insist with --force" in said
+    assert not started
+    assert main(["train", str(config), "tracking.name=forced", "--force"]) == 0
+    assert started == [tmp_path / "runs" / "forced"]

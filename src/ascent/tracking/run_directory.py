@@ -63,6 +63,14 @@ class RunDirectory:
         """Checkpoints as transformers' Trainer writes them, each with Ascent's state."""
         return self.path / "checkpoints"
 
+    def failure(self, rank: int) -> Path:
+        """Where a process writes the traceback that ended it."""
+        return self.path / f"failure-rank{rank}.log"
+
+    def failures(self) -> list[Path]:
+        """The tracebacks that are there."""
+        return sorted(self.path.glob("failure-rank*.log"))
+
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint (state file present), or None."""
         complete = [path for path in self.checkpoints.glob("checkpoint-*") if (path / STATE_FILE).is_file()]

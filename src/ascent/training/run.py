@@ -67,6 +67,7 @@ def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: 
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with _code_reward(config, (*tasks.train, *tasks.held_out)) as reward:
+        say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
         trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
         try:
