@@ -132,9 +132,7 @@ _CHIP_ANYWHERE = re.compile(
 )
 _SOC = re.compile(r"SocVersion\s*[=:]\s*Ascend(\w+)", re.I)
 _VARIABLE = re.compile(r"^[ \t]*(?:export\s+|set\s+|-e\s+)?([A-Za-z][A-Za-z0-9_]{3,60})=(.*)$", re.M)
-_RESOLVER = re.compile(
-    r"^.*\brequires\b[^\n]*?(?:,\s*but you have\s+(?P<have>[^\n]*?)\s+which is incompatible|$)", re.M
-)
+_YOU_HAVE = re.compile(r"but you have\s+(.*?)\s+which is incompatible")
 _UPSTREAM = re.compile(r"^Is CUDA available\s*:", re.M)
 _SHADOWED = re.compile(r"cannot import name '[^']*' from '(\w+)' \(unknown location\)")
 _SMI_ROW = re.compile(r"\s*(?:\+[-=+]+\s*$|\|\s*(?:\d+\s|NPU\s|Chip\s|No running processes))")
@@ -209,9 +207,10 @@ def _line(text: str, key: str) -> str:
 def _statements(text: str) -> Iterator[tuple[str, _Said]]:
     names = list(_NAMES)
     for line in text.splitlines():
-        refused = _RESOLVER.match(line) if "requires" in line else None
-        if refused:
-            line = f"{line.partition('requires')[0]} ; {refused['have'] or ''}"
+        verb = next((word for word in (" requires ", " depends on ") if word in line), "")
+        if verb:  # pip on a conflict: what is installed stands before the verb and after "you have"
+            have = _YOU_HAVE.search(line)
+            line = f"{line.partition(verb)[0]} ; {have[1] if have else ''}"
         elif re.search(r">=|<=|~=|!=|<\d|>\d", line) and "==" not in line:
             continue  # a requirement, not an installed version
         for match in _STATEMENT.finditer(line):

@@ -133,8 +133,11 @@ def plug_in(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
 def numpy_two(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A406: numpy 2 with CANN up to 8.2.RC1."""
     numpy, cann = environment.version("numpy"), environment.cann_version
+    if not cann and (nearest := matrix.judge(environment).row) is not None and environment.version("vllm-ascend"):
+        cann = nearest.cann  # not stated: what the release was made for
     if at_least(numpy, "2.0.0") and cann and inside(cann, "<= 8.2.RC1"):
-        yield found("A406", "error", f"numpy {numpy} with CANN {cann}", sure=environment.sure("numpy"))
+        stated = bool(environment.cann_version) and environment.sure("numpy")
+        yield found("A406", "error", f"numpy {numpy} with CANN {cann}", sure=stated)
 
 
 def triton(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
