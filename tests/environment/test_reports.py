@@ -144,10 +144,8 @@ def test_resolver_conflict_tells_what_is_installed() -> None:
 
 
 def test_what_a_package_depends_on_isnt_installed() -> None:
-    read = versions(
-        "The conflict is caused by:\n    vllm 0.11.0 depends on torch==2.8.0\n    vllm-ascend 0.11.0rc3 depends on torch==2.7.1\n"
-    )
-    assert read == {"vllm": "0.11.0", "vllm-ascend": "0.11.0rc3"}
+    conflict = "    vllm 0.11.0 depends on torch==2.8.0\n    vllm-ascend 0.11.0rc3 depends on torch==2.7.1\n"
+    assert versions(conflict) == {"vllm": "0.11.0", "vllm-ascend": "0.11.0rc3"}
 
 
 def test_numpy_two_is_judged_by_the_row_where_cann_isnt_stated() -> None:
