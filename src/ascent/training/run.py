@@ -15,6 +15,7 @@ from ascent.errors import InputError
 from ascent.rewards.code import CodeReward, RewardWeights
 from ascent.rollout.models import load_tokenizer, model_folder
 from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.starter.building import check_unseen
 from ascent.sandbox import Sandbox
 from ascent.sandbox.types import LEVELS
 from ascent.tracking import run_directory
@@ -52,6 +53,7 @@ def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: 
         say(f"note: {note}")
     if config.rollout.engine == "vllm" and devices.kind() == "cpu":
         check_cpu_engine()
+    check_unseen(config.model.path, config.tasks.train, config.tasks.held_out, config.tasks.seed)
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
