@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ascent.errors import InputError
@@ -25,8 +25,8 @@ class Recipe:
     """All that decides what the starter is, beside the built-in tasks themselves."""
 
     seed: int = 0
-    noise: Noise = Noise()
-    schedule: Schedule = Schedule()
+    noise: Noise = field(default_factory=Noise)
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 def is_starter(path: str) -> bool:

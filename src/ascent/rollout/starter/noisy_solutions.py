@@ -39,7 +39,7 @@ def noisy_solution(task: BuiltinTask, noise: Noise, rng: random.Random) -> str:
 
 
 def examples(tasks: Sequence[BuiltinTask], noise: Noise, seed: int) -> Iterator[tuple[str, str]]:
-    """(prompt, completion) without end: every task once in each round, in an order of its own, with noise drawn anew."""
+    """(prompt, completion) without end: every task once a round, in a new order and with noise drawn anew."""
     rng = random.Random(seed)
     while True:
         for task in rng.sample(tasks, len(tasks)):

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+_CLIMB = 22  # steps until the learning rate is at its peak
 _PROMPT_WEIGHT = 0.1  # of a prompt token in the loss
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`steps` optimizer steps of `batch` examples; the learning rate climbs to its peak in the first tenth and falls to
+    """`steps` optimizer steps of `batch` examples; the learning rate climbs to its peak in the first steps and falls to
     nothing along half a cosine."""
 
     steps: int = 220
@@ -37,19 +38,19 @@ def warm_start(
     """Train `network` in place on (prompt, completion) pairs, each completion followed by the end token.
 
     The loss counts completion and end token, and the prompt at a tenth of their weight: learning to predict the prompt
-    as well makes the policy read it sooner. Stops early after `seconds`. `told` hears each step and its loss. Returns
-    the number of steps made.
+    as well makes the policy read it sooner. With `seconds` it ends after that time, if that is earlier, and the
+    learning rate falls accordingly. `told` hears each step and its loss. Returns the number of steps made.
     """
     import torch
 
     optimizer = torch.optim.AdamW(network.parameters(), lr=schedule.learning_rate, weight_decay=0.0, betas=(0.9, 0.98))
-    climb = max(1, schedule.steps // 10)
-    end = time.monotonic() + seconds
+    started = time.monotonic()
     network.train()
     for step in range(schedule.steps):
-        if time.monotonic() > end:
+        done = max(step / schedule.steps, (time.monotonic() - started) / seconds)
+        if done >= 1:
             return step
-        rate = min((step + 1) / climb, 0.5 * (1 + math.cos(math.pi * step / schedule.steps)))
+        rate = min((step + 1) / _CLIMB, 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = rate * schedule.learning_rate
         ids_BT, weights_BT = _batch(tokenizer, list(itertools.islice(examples, schedule.batch)))
