@@ -61,10 +61,12 @@ class TasksSection(Section):
 
 
 class RewardSection(Section):
-    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests."""
+    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests, plus
+    `all_tests_weight` if it passes them all."""
 
     compile_weight: float = pydantic.Field(0.1, ge=0)
     tests_weight: float = pydantic.Field(0.9, ge=0)
+    all_tests_weight: float = pydantic.Field(0.0, ge=0)
     tests: Literal["visible", "hidden", "both"] = "both"
 
 
