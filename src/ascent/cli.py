@@ -146,6 +146,7 @@ def _add_train(verbs: argparse._SubParsersAction) -> None:
 def _train(args: argparse.Namespace) -> int:
     from ascent import config
     from ascent.environment import preflight, write_environment
+    from ascent.process import set_up_process
     from ascent.tracking import run_directory
 
     if args.devices < 1:
@@ -164,6 +165,7 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
+    set_up_process(debug=args.debug)
     checked = preflight(weight_updates=True)
     write_environment(run.path, checked)
     print(checked.line, file=sys.stderr)
