@@ -54,6 +54,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def evaluation(self) -> Path:
+        """Held-out pass rates before and after training, task by task."""
+        return self.path / "evaluation.json"
+
+    @property
     def rollouts(self) -> Path:
         """Every completion, a parquet file for each generation and rank."""
         return self.path / "rollouts"
