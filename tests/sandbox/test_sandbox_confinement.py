@@ -16,13 +16,14 @@ import pytest
 from ascent.sandbox import (
     FunctionTest,
     LevelUnavailableError,
+    Limits,
     Outcome,
     Program,
     Sandbox,
     StdioTest,
 )
 from ascent.sandbox.attack import processes_below
-from ascent.sandbox.inside import seccomp
+from ascent.sandbox.inside import landlock, seccomp
 from ascent.sandbox.inside.syscalls import AARCH64, X86_64, Architecture
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -472,3 +473,25 @@ def test_closing_leaves_nothing() -> None:
             two.submit(Program("print(1)"), [StdioTest("", "1")]).result()
     assert len(processes_below(os.getpid())) == before
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize("version", range(1, landlock.abi() + 1))
+def test_older_versions_of_landlock_are_spoken(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel answers to the requests of all versions before its own."""
+    monkeypatch.setattr(landlock, "abi", lambda: version)
+    os.close(landlock.ruleset([("/usr", landlock.READ_EXECUTE), ("/dev/null", landlock.READ_WRITE_FILE)]))
+
+
+def test_a_busy_machine_makes_nobody_late() -> None:
+    """Slots run at nice 19: beside other work a program may wait for a processor for longer than its wall limit."""
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (os.cpu_count() or 1))]
+    try:
+        with Sandbox(slots=2, limits=Limits(wall_seconds=0.1, cpu_seconds=5.0)) as two:
+            work = Program("def double(n):\n    sum(range(500_000))\n    return 2 * n")
+            verdicts = two.run_many([(work, TESTS)] * 2)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert [verdict.outcomes for verdict in verdicts] == [(Outcome.PASSED,)] * 2, verdicts
+    assert max(verdict.seconds for verdict in verdicts) > 0.1  # or the machine wasn't busy enough to tell

@@ -134,6 +134,17 @@ class Watched:
                 self._waited = int(file.read().split()[1]) / 1e9
         return self._waited
 
+    def runnable(self) -> bool:
+        """Whether any of its threads runs or waits for a processor."""
+        if self.status is not None:
+            return False
+        folder = f"/proc/{self.pid}/task"
+        for thread in os.listdir(folder):
+            with contextlib.suppress(OSError), open(f"{folder}/{thread}/stat", "rb") as file:
+                if file.read().rsplit(b")", 1)[1].split()[0] == b"R":
+                    return True
+        return False
+
     def kill(self) -> None:
         """It and its process group."""
         if self.status is None:
@@ -198,7 +209,7 @@ class _Watch:
         self._children, self._sinks, self._job = children, sinks, job
         self._walls, self._scratch = walls, scratch_path
         self._started = time.monotonic()
-        self._test_began = self._waited_before = 0.0
+        self._test_began = self._used_before = 0.0
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN | select.POLLHUP)
         self._control = control.fileno()
@@ -252,13 +263,13 @@ class _Watch:
 
     def _limit_reached(self) -> str | None:
         job, now = self._job, time.monotonic()
-        if now - self._started >= job["wall"] and self.fair_seconds() >= job["wall"]:
+        if now - self._started >= job["wall"] and self._overdue(now):
             return "wall"
         if now - self._started < _TICK and not job["per_test"]:
             return None
         if any(one.cpu_now() >= job["cpu"] for one in self._children):
             return "cpu"
-        if job["per_test"] and self._test_seconds(now) >= job["per_test"]:
+        if job["per_test"] and self._test_overdue(now):
             return "test"
         if self._walls.active["limits"]:
             if not self._walls.counts_threads and self._too_many_threads():
@@ -267,13 +278,25 @@ class _Watch:
                 return "scratch"
         return None
 
-    def _test_seconds(self, now: float) -> float:
-        """Fair time since the last answer; 0 before the program is loaded."""
+    def _test_overdue(self, now: float) -> bool:
+        """Whether the test at work, the one after the last answer, has had its time: of a processor, or
+        asleep."""
         answered_at = max(sink.answered_at for sink in self._sinks.values())
-        waited = sum(one.waited() for one in self._children)
+        if not answered_at:
+            return False  # the program isn't loaded yet
+        used = sum(one.cpu_now() for one in self._children)
         if answered_at != self._test_began:
-            self._test_began, self._waited_before = answered_at, waited
-        return now - answered_at - (waited - self._waited_before) if answered_at else 0.0
+            self._test_began, self._used_before = answered_at, used
+        if used - self._used_before >= self._job["per_test"]:
+            return True
+        return now - answered_at >= self._job["per_test"] and not any(one.runnable() for one in self._children)
+
+    def _overdue(self, now: float) -> bool:
+        """Whether the wall limit is met, fairly. Who is ready to run at this moment is held up by the
+        machine, or uses its CPU limit up; the kernel counts the current wait only when it is over."""
+        if now - self._started >= _PATIENCE * self._job["wall"]:
+            return True
+        return self.fair_seconds() >= self._job["wall"] and not any(one.runnable() for one in self._children)
 
     def fair_seconds(self) -> float:
         """Time since the start, without the time that children had to wait for a processor: a program isn't
