@@ -7,6 +7,7 @@ settled by `renamed`. What results is a plain configuration again, so the file i
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -173,7 +174,40 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
         raise _refusal(path, problems)
     if config.rollout.mode == "server" and config_file.get(source.values, "memory.engine_share") is not None:
         notes.append("memory.engine_share is ignored with rollout.mode=server: a server's share is set where it starts")
-    return config, notes
+    return _with_absolute_paths(config), notes
+
+
+def load_for_resume(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    """The configuration of a run that goes on, with changes that leave it the same run.
+
+    Raises InputError for a change of the model, the algorithm, the tasks or the reward.
+    """
+    for override in overrides:
+        section = override.partition("=")[0].partition(".")[0].strip()
+        if section in {"model", "algorithm", "tasks", "reward"}:
+            raise InputError(
+                f"argument {override!r}: a run can't change its {section} when it is resumed",
+                "Start a new run from the changed configuration.",
+            )
+    return load(path, overrides)
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Files named relative to where the command was given, so that the run can be resumed from anywhere."""
+
+    def absolute(name: str) -> str:
+        return os.path.abspath(name) if Path(name).exists() else name
+
+    held_out = config.tasks.held_out
+    tasks = {"train": absolute(config.tasks.train)}
+    if isinstance(held_out, str):
+        tasks["held_out"] = absolute(held_out)
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"path": absolute(config.model.path)}),
+            "tasks": config.tasks.model_copy(update=tasks),
+        }
+    )
 
 
 def _refusal(path: Path, problems: list[str]) -> InputError:

@@ -116,6 +116,22 @@ def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
     assert loaded.trainer == {"learning_rate": 1e-5, "beta": 0.04}
 
 
+def test_a_resumed_run_may_change_how_it_runs_but_not_what_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model": {"path": "m"}})
+    changed, _ = config.load_for_resume(path, ["trainer.max_steps=9", "sandbox.slots=2"])
+    assert changed.trainer == {"max_steps": 9}
+    with pytest.raises(InputError, match="can't change its tasks when it is resumed"):
+        config.load_for_resume(path, ["tasks.train=other.jsonl"])
+
+
+def test_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tasks.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    loaded, _ = config.load(write(tmp_path, {"model": {"path": "owner/name"}, "tasks": {"train": "tasks.jsonl"}}))
+    assert loaded.tasks.train == str(tmp_path / "tasks.jsonl")
+    assert loaded.model.path == "owner/name"
+
+
 def test_repeated_keys_are_refused(tmp_path: Path) -> None:
     assert "run.yaml:4: trainer.beta is given twice (first at" in refusal(
         tmp_path, "model: {path: m}\ntrainer:\n  beta: 1.0\n  beta: 2.0\n"
@@ -170,3 +186,20 @@ def test_reading_a_configuration_imports_no_torch(tmp_path: Path) -> None:
 def test_examples_are_valid() -> None:
     for example in (Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"):
         config.load(example)
+
+
+def test_every_key_is_documented() -> None:
+    import pydantic
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+    def keys(section: Any, prefix: str = "") -> list[str]:
+        found = []
+        for name, field in section.model_fields.items():
+            inner = [t for t in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(t, type)]
+            nested = [t for t in inner if issubclass(t, pydantic.BaseModel)]
+            found += keys(nested[0], f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+        return found
+
+    missing = [key for key in keys(config.RunConfig) if f"`{key}`" not in page]
+    assert not missing

@@ -121,10 +121,10 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(
     stopped_at = len(read_json_lines(run / "metrics.jsonl"))
     assert 2 <= stopped_at < 40
     assert_whole(run, stopped_at)
-    resumed = ascent("train", "--resume", run)
+    resumed = ascent("train", "--resume", run, "trainer.max_steps=42")
     assert resumed.returncode == 0, resumed.stderr
     assert f"resuming after step {stopped_at}" in resumed.stderr
-    assert_whole(run, 40)
+    assert_whole(run, 42)
     assert not (run / "discarded").exists()
 
 
@@ -180,6 +180,20 @@ def test_two_processes_train_as_one_does(
     assert all(samples_one[place] == samples_two[place] for place in first)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("override", ["model.lora.r=4", "model.dtype=bfloat16", "trainer.gradient_checkpointing=true"])
+def test_other_ways_to_train_keep_sampler_and_trainer_in_step(
+    override: str, ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_steps=5)
+    done = ascent("train", config, "rollout.engine=vllm", "memory.kv_cache_mb=16", override)
+    assert done.returncode == 0, done.stderr
+    lines = assert_whole(tmp_path / "runs" / "run", 5)
+    assert any(line["grad_norm"] > 0 for line in lines)
+    for line in lines:
+        assert line["sampling/sampling_logp_difference/mean"] <= (0.01 if "bfloat16" in override else 1e-4)
+
+
 def test_several_processes_stop_together_and_resume(
     ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
@@ -228,3 +242,59 @@ def test_bad_input_is_one_clear_message(
         assert all(text in said for text in expected), (override, said)
         assert "Traceback" not in said
         assert said.count("error:") == 1
+
+
+def test_an_unexpected_failure_is_kept_and_explained(
+    tiny_policy: Callable[..., Path],
+    task_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ascent.training.run
+    from ascent.cli import main
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("ImportError: libhccl.so: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(ascent.training.run, "train", fails)
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file)
+    assert main(["train", str(config)]) == 2
+    said = capsys.readouterr().err
+    run = tmp_path / "runs" / "run"
+    assert "Traceback" in said
+    assert "cann-env-not-sourced" in said
+    assert f"the failure is kept in {run / 'failure-rank0.log'}" in said
+    assert "libhccl.so" in (run / "failure-rank0.log").read_text()
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["schema"] == "ascent.environment/1"
+
+
+def test_preflight_errors_stop_a_run_unless_forced(
+    tiny_policy: Callable[..., Path],
+    task_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ascent.training.worker
+    from ascent.cli import main
+    from ascent.environment import Finding, Preflight, inspect
+
+    broken = Finding("error", "A101", "CANN is not there", "Nothing runs.", ("install it",))
+    monkeypatch.setattr("ascent.environment.preflight", lambda **_: Preflight(inspect(), (broken,), 0.1))
+    started: list[Path] = []
+
+    def work(path: Path, **_: object) -> int:
+        started.append(path)
+        return 0
+
+    monkeypatch.setattr(ascent.training.worker, "work", work)
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file)
+    assert main(["train", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert "CANN is not there" in said
+    assert "insist with --force" in said
+    assert not started
+    assert main(["train", str(config), "tracking.name=forced", "--force"]) == 0
+    assert started == [tmp_path / "runs" / "forced"]

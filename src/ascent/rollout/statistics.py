@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ascent.types import Completion, EngineStats
@@ -40,21 +43,18 @@ class EngineCounter:
             latency_p50=_quantile(latencies, 0.50),
             latency_p95=_quantile(latencies, 0.95),
         )
-        self.__init__()  # type: ignore[misc]
+        for name, start in dataclasses.asdict(EngineCounter()).items():
+            setattr(self, name, start)
         return stats
 
-
-class busy:  # noqa: N801 - reads as a statement
-    """`with busy(counter): ...` adds the time inside to the counter's busy seconds."""
-
-    def __init__(self, counter: EngineCounter) -> None:
-        self._counter = counter
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, *exc: object) -> None:
-        self._counter.busy_seconds += time.monotonic() - self._started
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count the time inside as sampling."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.busy_seconds += time.monotonic() - started
 
 
 def _quantile(ordered: list[float], fraction: float) -> float:

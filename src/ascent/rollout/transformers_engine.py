@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from ascent.rollout.engine import check_length
-from ascent.rollout.statistics import EngineCounter, busy
+from ascent.rollout.statistics import EngineCounter
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class TransformersEngine:
         sampling = self._queue[0][0].sampling
         batch = [entry for entry in self._queue if entry[0].sampling == sampling]
         self._queue = [entry for entry in self._queue if entry[0].sampling != sampling]
-        with busy(self._counter):
+        with self._counter.busy():
             completions = self._sample(batch, sampling)
         for completion in completions:
             self._counter.finished(completion)

@@ -68,6 +68,14 @@ class RunDirectory:
         """Checkpoints as transformers' Trainer writes them, each with Ascent's state."""
         return self.path / "checkpoints"
 
+    def failure(self, rank: int) -> Path:
+        """Where a process writes the traceback that ended it."""
+        return self.path / f"failure-rank{rank}.log"
+
+    def failures(self) -> list[Path]:
+        """The tracebacks that are there."""
+        return sorted(self.path.glob("failure-rank*.log"))
+
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint (state file present), or None."""
         complete = [path for path in self.checkpoints.glob("checkpoint-*") if (path / STATE_FILE).is_file()]
@@ -77,17 +85,15 @@ class RunDirectory:
 def create(folder: Path, name: str) -> RunDirectory:
     """Make a new run directory. Raises InputError when it exists or can't be written."""
     path = folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-        run = RunDirectory(path)
-        run.rollouts.mkdir()
-        run.checkpoints.mkdir()
-    except FileExistsError:
+    if path.exists():
         raise InputError(
             f"run directory {path} exists already",
             f"Go on with it by `ascent train --resume {path}`, or choose another tracking.name.",
-        ) from None
+        )
+    run = RunDirectory(path)
+    try:
+        for each in (run.rollouts, run.checkpoints):
+            each.mkdir(parents=True)
     except OSError as error:
         raise InputError(
             f"run directory {path} can't be written: {error.strerror or error}",
@@ -120,8 +126,13 @@ def read_state(checkpoint: Path) -> RunState:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file by rename."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a text file by rename."""
     beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    beside.write_text(content, encoding="utf-8")
     os.replace(beside, path)
 
 

@@ -19,7 +19,7 @@ class StepRecord:
     step: int
     total_steps: int
     epoch: float
-    generation: int
+    generation: int | None  # the one that the step was trained on; None with TRL's own path
     metrics: Mapping[str, float | None]
     times: StepTimes
     engine: EngineStats | None

@@ -77,6 +77,7 @@ def train(
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with _code_reward(config, (*tasks.train, *tasks.held_out), reward_class) as reward:
+        say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
         trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
         try:
@@ -191,6 +192,7 @@ def _trainer(
         reward,
         args,
         train_dataset=to_dataset(tasks.train),
+        eval_dataset=to_dataset(tasks.held_out) if tasks.held_out and args.eval_strategy != "no" else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,

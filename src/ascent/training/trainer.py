@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,9 +116,10 @@ class GRPOTrainer(TRLTrainer):
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         if self._plain:
-            return super()._generate_single_turn(
-                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
-            )
+            with self._clock.phase("generate"):
+                return super()._generate_single_turn(
+                    prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+                )
         assert self._batch is not None
         self.sync_engine()
         self._batch.groups = group_requests(
@@ -262,7 +264,7 @@ class GRPOTrainer(TRLTrainer):
                     step=self.state.global_step,
                     total_steps=self.state.max_steps,
                     epoch=float(self.state.epoch or 0.0),
-                    generation=self._generation - 1,
+                    generation=None if self._plain else self._generation - 1,
                     metrics={name: None if value is None else none_if_nan(value) for name, value in metrics.items()},
                     times=times,
                     engine=engine,
@@ -281,15 +283,15 @@ class GRPOTrainer(TRLTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.accelerator.is_main_process:
-            folder = f"{self._get_output_dir(trial=trial)}/checkpoint-{self.state.global_step}"
+            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             state = RunState(generation=self._generation, micro_step=self._step, step=self.state.global_step)
-            write_json(_path(folder) / STATE_FILE, asdict(state))  # last: it says that the checkpoint is complete
+            write_json(folder / STATE_FILE, asdict(state))  # last: it says that the checkpoint is complete
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         accept_cpu_index()
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and (_path(checkpoint) / STATE_FILE).is_file():
-            state = read_state(_path(checkpoint))
+        if checkpoint is not None and (Path(checkpoint) / STATE_FILE).is_file():
+            state = read_state(Path(checkpoint))
             self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
 
     # ---- engines ------------------------------------------------------------------------------------------------
@@ -347,9 +349,3 @@ def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _path(folder: str) -> Any:
-    from pathlib import Path
-
-    return Path(folder)

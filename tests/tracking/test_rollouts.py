@@ -1,0 +1,73 @@
+"""Rollout files: what is written comes back, and the schema is the documented one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.tracking.rollouts import SCHEMA_VERSION, RolloutRecord, read_rollouts, schema, write_rollouts
+
+pytestmark = pytest.mark.torch  # pyarrow comes with the training packages
+
+
+def record(**changes: Any) -> RolloutRecord:
+    fields: dict[str, Any] = {
+        "sample_id": "run/0/0/0",
+        "group_id": "0-0",
+        "task_id": "t",
+        "generation": 0,
+        "step": 1,
+        "rank": 0,
+        "index": 0,
+        "prompt": "p",
+        "completion": "c\ud83d".encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
+        "program": "x = 1\n",
+        "prompt_ids": (1, 2),
+        "completion_ids": (3,),
+        "logps": (-0.5,),
+        "finish_reason": "stop",
+        "weight_version": 0,
+        "reward": 0.5,
+        "rewards": {"code_reward": 0.5, "other": None},
+        "parts": {"compile": 0.1, "tests": 0.4},
+        "advantage": None,
+        "compiled": True,
+        "outcomes": ["passed", "failed"],
+        "error": None,
+        "sandbox_seconds": 0.01,
+        "sandbox_level": "confined",
+        "kept": True,
+        "dropped_why": None,
+        "sample_seconds": 0.2,
+        **changes,
+    }
+    return RolloutRecord(**fields)
+
+
+def test_written_rows_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "000000-rank0.parquet"
+    write_rollouts(path, [record(), record(sample_id="run/0/0/1", reward=None, kept=False, compiled=None)])
+    first, second = read_rollouts(path)
+    assert first["rewards"] == {"code_reward": 0.5, "other": None}
+    assert first["parts"] == {"compile": 0.1, "tests": 0.4}
+    assert first["completion_ids"] == [3]
+    assert first["outcomes"] == ["passed", "failed"]
+    assert second["reward"] is None
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_folder_is_read_in_order_without_evaluation(tmp_path: Path) -> None:
+    for generation in (1, 0):
+        name = f"{generation:06d}-rank0.parquet"
+        write_rollouts(tmp_path / name, [record(generation=generation)])
+    write_rollouts(tmp_path / "eval-000000-rank0.parquet", [record()])
+    assert [row["generation"] for row in read_rollouts(tmp_path)] == [0, 1]
+
+
+def test_the_schema_is_versioned_and_documented() -> None:
+    assert schema().metadata == {b"ascent.rollouts": str(SCHEMA_VERSION).encode()}
+    page = (Path(__file__).resolve().parents[2] / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    missing = [field.name for field in schema() if f"| `{field.name}` | {field.type} |" not in page]
+    assert not missing, f"docs/run-directory.md does not describe {missing}"

@@ -1,0 +1,98 @@
+"""Run directories: made, refused, cut back to a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ascent.errors import InputError
+from ascent.tracking import run_directory
+from ascent.tracking.run_directory import RunState
+
+
+def test_a_new_folder_is_made_and_an_old_one_refused(tmp_path: Path) -> None:
+    run = run_directory.create(tmp_path / "runs", "a")
+    assert run.rollouts.is_dir()
+    assert run.checkpoints.is_dir()
+    with pytest.raises(InputError, match=r"exists already\n.*--resume"):
+        run_directory.create(tmp_path / "runs", "a")
+    with pytest.raises(InputError, match="not a run directory"):
+        run_directory.open_existing(run.path)
+    run.config.write_text("x: 1\n")
+    assert run_directory.open_existing(run.path) == run
+
+
+def test_an_unwritable_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"can't be written: .*\n.*tracking.folder"):
+        run_directory.create(tmp_path / "file", "a")
+
+
+def make_run(tmp_path: Path) -> run_directory.RunDirectory:
+    run = run_directory.create(tmp_path, "r")
+    for generation in range(5):
+        (run.rollouts / f"{generation:06d}-rank0.parquet").write_text(str(generation))
+        (run.rollouts / f"{generation:06d}-rank1.parquet").write_text(str(generation))
+        run_directory.append_json_line(run.metrics, {"step": generation + 1})
+    (run.rollouts / "eval-000000-rank0.parquet").write_text("before")
+    (run.rollouts / "eval-000005-rank0.parquet").write_text("after")
+    return run
+
+
+def test_what_lies_beyond_the_checkpoint_moves_and_nothing_is_lost(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    folder = run_directory.discard_after(run, RunState(generation=3, micro_step=3, step=3))
+    assert folder == run.path / "discarded" / "1"
+    assert sorted(path.name for path in run.rollouts.iterdir()) == [
+        *(f"{generation:06d}-rank{rank}.parquet" for generation in range(3) for rank in range(2)),
+        "eval-000000-rank0.parquet",
+    ]
+    assert [line["step"] for line in run_directory.read_json_lines(run.metrics)] == [1, 2, 3]
+    assert [line["step"] for line in run_directory.read_json_lines(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    assert sorted(path.name for path in folder.glob("*.parquet")) == [
+        *(f"{generation:06d}-rank{rank}.parquet" for generation in (3, 4) for rank in range(2)),
+        "eval-000005-rank0.parquet",
+    ]
+    assert run_directory.discard_after(run, RunState(3, 3, 3)) is None
+    assert run_directory.discard_after(run, None) == run.path / "discarded" / "2"
+    assert not list(run.rollouts.iterdir())
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out_and_kept_aside(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with open(run.metrics, "a", encoding="utf-8") as file:
+        file.write('{"step": 6, "loss": 0.')
+    assert [line["step"] for line in run_directory.read_json_lines(run.metrics)] == [1, 2, 3, 4, 5]
+    folder = run_directory.discard_after(run, RunState(generation=6, micro_step=5, step=5))
+    assert folder is not None
+    run_directory.append_json_line(run.metrics, {"step": 6})
+    assert [line["step"] for line in run_directory.read_json_lines(run.metrics)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_last_checkpoint_is_the_newest_complete_one(tmp_path: Path) -> None:
+    run = run_directory.create(tmp_path, "r")
+    assert run.last_checkpoint() is None
+    for step in (9, 10, 100):
+        (run.checkpoints / f"checkpoint-{step}").mkdir()
+    state = RunState(generation=11, micro_step=20, step=10)
+    for step in (9, 10):
+        path = run.checkpoints / f"checkpoint-{step}" / run_directory.STATE_FILE
+        run_directory.write_json(path, {"generation": 11, "micro_step": 20, "step": 10})
+    last = run.last_checkpoint()
+    assert last is not None
+    assert last.name == "checkpoint-10", "checkpoint-100 was cut short by a kill"
+    assert run_directory.read_state(last) == state
+    (last / run_directory.STATE_FILE).write_text('{"generation": 1}')
+    with pytest.raises(InputError, match="not a usable checkpoint state"):
+        run_directory.read_state(last)
+
+
+def test_json_is_written_by_rename(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    run_directory.write_json(path, {"a": 1})
+    run_directory.write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 2}
+    assert os.listdir(tmp_path) == ["a.json"]
