@@ -52,6 +52,7 @@ def test_a_run_may_not_hold_out_what_the_starter_has_seen() -> None:
     check_unseen("builtin:starter:3", "builtin:lists", 0.1, 3)
     check_unseen("builtin:starter", "my_tasks.jsonl", 0.5, 9)
     check_unseen("builtin:starter", "builtin", "other.jsonl", 9)
+    check_unseen("builtin:starter", "builtin", 0.0, 9)
     check_unseen("some/model", "builtin", 0.5, 9)
     with pytest.raises(InputError, match=r"(?s)tasks\.seed=1.*model\.path=builtin:starter:1"):
         check_unseen("builtin:starter", "builtin", 0.2, 1)

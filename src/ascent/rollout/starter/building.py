@@ -66,7 +66,7 @@ def build(recipe: Recipe, tasks: tuple[BuiltinTask, ...], folder: Path) -> None:
     from ascent.rollout.starter.network import new_network, new_tokenizer
     from ascent.rollout.starter.warm_start import warm_start
 
-    say(f"building the starter policy: {recipe.schedule.steps} steps of supervised training on noisy solutions (once)")
+    _say(f"building the starter policy: {recipe.schedule.steps} steps of supervised training on noisy solutions (once)")
     started = time.monotonic()
     tokenizer = new_tokenizer(text for task in tasks for text in _texts(task))
     network = new_network(tokenizer, recipe.seed)
@@ -74,7 +74,7 @@ def build(recipe: Recipe, tasks: tuple[BuiltinTask, ...], folder: Path) -> None:
     warm_start(network, tokenizer, noisy, recipe.schedule, told=_tell_progress)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    say(f"built the starter policy in {time.monotonic() - started:.0f} s")
+    _say(f"built the starter policy in {time.monotonic() - started:.0f} s")
 
 
 def check_unseen(path: str, train: str, held_out: float | int | str, seed: int) -> None:
@@ -84,7 +84,7 @@ def check_unseen(path: str, train: str, held_out: float | int | str, seed: int) 
         InputError: `train` names built-in tasks, and `held_out` and `seed` give another split than the starter's.
     """
     is_split = (train == "builtin" or train.startswith("builtin:")) and train != "builtin:instruct"
-    if not is_starter(path) or not is_split or isinstance(held_out, str):
+    if not is_starter(path) or not is_split or isinstance(held_out, str) or held_out == 0:
         return
     own = recipe_of(path).seed
     if seed != own:
@@ -100,14 +100,13 @@ def check_unseen(path: str, train: str, held_out: float | int | str, seed: int) 
         )
 
 
-def say(text: str) -> None:
-    """Tell the person who waits."""
+def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def _tell_progress(step: int, loss: float) -> None:
     if step == 1 or step % 50 == 0:
-        say(f"  step {step}  loss {loss:.3f}")
+        _say(f"  step {step}  loss {loss:.3f}")
 
 
 def _texts(task: BuiltinTask) -> tuple[str, ...]:
