@@ -45,7 +45,8 @@ def per_process(command: list[str], workers: int) -> Contestant:
         return time.perf_counter() - started
 
     def work(seconds: float) -> list[float]:
-        end, taken = time.perf_counter() + seconds, []
+        end = time.perf_counter() + seconds
+        taken: list[float] = []
         with ThreadPoolExecutor(workers) as pool:
             while time.perf_counter() < end:
                 taken += pool.map(one, range(2 * workers))
@@ -58,7 +59,8 @@ def in_sandbox(sandbox: Sandbox, source: str, tests: list[Test]) -> Contestant:
     """A warm sandbox."""
 
     def work(seconds: float) -> list[float]:
-        end, taken = time.perf_counter() + seconds, []
+        end = time.perf_counter() + seconds
+        taken: list[float] = []
         waiting: list[Future] = []
         while time.perf_counter() < end or waiting:
             while len(waiting) < 2 * sandbox.slots and time.perf_counter() < end:

@@ -7,10 +7,13 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascent import __version__
 from ascent.errors import InputError
+
+if TYPE_CHECKING:
+    from ascent.tracking.run_directory import RunDirectory
 
 EXIT_GOOD, EXIT_FINDING, EXIT_BAD = 0, 1, 2
 Verb = Callable[[argparse.Namespace], int]
@@ -37,10 +40,93 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ascent {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_doctor(verbs)
+    _add_diagnose(verbs)
+    _add_check_model(verbs)
     _add_train(verbs)
     _add_generate(verbs)
     _add_sandbox(verbs)
     return parser
+
+
+def _add_doctor(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "doctor", _doctor, "can this machine train, and if not, what must be changed?")
+    what = verb.add_mutually_exclusive_group()
+    what.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="judge the machine that a paste describes (-: standard input)",
+    )
+    what.add_argument(
+        "--run", action="store_true", help="also run the smoke test: torch, devices, all-reduce, TRL, vLLM"
+    )
+    what.add_argument(
+        "--explain", metavar="NAME", help="what became of a setting (NPU_ARCH), or what a rule means (A401)"
+    )
+    verb.add_argument("--need-gib", type=float, metavar="GIB", help="device memory that must be free")
+    verb.add_argument("--sleep-mode", action="store_true", default=None, help="the run will use vLLM's sleep mode")
+    verb.add_argument("--all", action="store_true", help="also list what is right")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from ascent.environment import commands
+
+    try:
+        if args.explain is not None:
+            return commands.explain(args.explain, as_json=args.json)
+        return commands.doctor(
+            report=args.report,
+            smoke_test=args.run,
+            need_gib=args.need_gib,
+            sleep_mode=args.sleep_mode,
+            everything=args.all,
+            as_json=args.json,
+        )
+    except commands.RefusedError as error:
+        raise InputError(str(error), error.mend) from error
+
+
+def _add_diagnose(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "diagnose", _diagnose, "what went wrong in a run? Reads its log")
+    verb.add_argument("log", help="a log file (also .gz), a run directory, or - for standard input")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _diagnose(args: argparse.Namespace) -> int:
+    from ascent.environment import commands
+
+    try:
+        return commands.diagnose(args.log, as_json=args.json)
+    except commands.RefusedError as error:
+        raise InputError(str(error), error.mend) from error
+
+
+def _add_check_model(verbs: argparse._SubParsersAction) -> None:
+    verb = _add(verbs, "check-model", _check_model, "can this model be trained here?")
+    verb.add_argument("model", help="a folder, or a hub id that is in the local cache")
+    verb.add_argument("--context", type=int, metavar="TOKENS", help="prompt and completion that must fit")
+    verb.add_argument("--static", action="store_true", help="read files only: start no other process")
+    verb.add_argument("--no-generate", action="store_true", help="don't load the weights for a short generation")
+    verb.add_argument("--all", action="store_true", help="also list what is right")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _check_model(args: argparse.Namespace) -> int:
+    from ascent.environment import commands
+
+    try:
+        return commands.check_model(
+            args.model,
+            context=args.context,
+            generate=not args.no_generate,
+            static_only=args.static,
+            everything=args.all,
+            as_json=args.json,
+        )
+    except commands.RefusedError as error:
+        raise InputError(str(error), error.mend) from error
 
 
 def _add_train(verbs: argparse._SubParsersAction) -> None:
@@ -54,12 +140,17 @@ def _add_train(verbs: argparse._SubParsersAction) -> None:
         help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
     )
     verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
+    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
 
 
 def _train(args: argparse.Namespace) -> int:
     from ascent import config
+    from ascent.environment import preflight, write_environment
+    from ascent.process import set_up_process
     from ascent.tracking import run_directory
 
+    if args.devices < 1:
+        raise InputError(f"--devices {args.devices}: expected at least 1")
     words = [word for word in (args.config, *args.overrides) if word is not None]
     if args.resume is not None:
         run = run_directory.open_existing(args.resume)
@@ -74,13 +165,47 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
-    if args.devices > 1:
-        from ascent.training.launch import launch
+    set_up_process(debug=args.debug)
+    checked = preflight(weight_updates=True)
+    write_environment(run.path, checked)
+    print(checked.line, file=sys.stderr)
+    if checked.errors and not args.force:
+        from ascent.environment import display
 
-        return launch(run.path, args.devices, resume=args.resume is not None, debug=args.debug)
-    from ascent.training.worker import work
+        print(display.findings(list(checked.errors)), file=sys.stderr)
+        raise InputError("this machine can't train as it is", "Mend what is listed above, or insist with --force.")
+    return _train_in(run, args)
 
-    return work(run.path, resume=args.resume is not None, debug=args.debug)
+
+def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
+    """Train, and when that fails say why, as far as the failure is known."""
+    from ascent.environment import explain_failure
+
+    resume = args.resume is not None
+    try:
+        if args.devices > 1:
+            from ascent.training.launch import launch
+
+            code = launch(run.path, args.devices, resume=resume, debug=args.debug)
+        else:
+            from ascent.training.worker import work
+
+            code = work(run.path, resume=resume, debug=args.debug)
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001 - the worker has printed and kept it
+        code = EXIT_BAD
+    if code == EXIT_BAD:
+        failures = run.failures()
+        known = explain_failure("\n".join(failure.read_text(encoding="utf-8") for failure in failures))
+        if known:
+            print(f"\n{known}", file=sys.stderr)
+        if failures:
+            print(
+                f"\nthe failure is kept in {failures[-1]}; go on with: ascent train --resume {run.path}",
+                file=sys.stderr,
+            )
+    return code
 
 
 def _add_generate(verbs: argparse._SubParsersAction) -> None:

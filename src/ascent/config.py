@@ -7,6 +7,7 @@ settled by `renamed`. What results is a plain configuration again, so the file i
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -60,10 +61,12 @@ class TasksSection(Section):
 
 
 class RewardSection(Section):
-    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests."""
+    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests, plus
+    `all_tests_weight` if it passes them all."""
 
     compile_weight: float = pydantic.Field(0.1, ge=0)
     tests_weight: float = pydantic.Field(0.9, ge=0)
+    all_tests_weight: float = pydantic.Field(0.0, ge=0)
     tests: Literal["visible", "hidden", "both"] = "both"
 
 
@@ -71,10 +74,12 @@ class SandboxSection(Section):
     """How model-written programs are run."""
 
     slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half the cores, at least one
-    require: Level = "none"  # refuse to train on a machine that can't confine programs this well
+    require: Level = "confined"  # refuse to train on a machine that can't confine programs this well
     wall_seconds: float = pydantic.Field(10.0, gt=0)
     cpu_seconds: float = pydantic.Field(5.0, gt=0)
     memory_mb: int = pydantic.Field(512, ge=16)
+    packages: list[str] = []  # that programs may import beside the standard library, such as numpy
+    allow_in_process: bool = False  # tests that run in the program's own process, where it can forge a pass
 
     def limits(self) -> Limits:
         """The limits of one program."""
@@ -193,7 +198,7 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     """Files named relative to where the command was given, so that the run can be resumed from anywhere."""
 
     def absolute(name: str) -> str:
-        return str(Path(name).absolute()) if Path(name).exists() else name
+        return os.path.abspath(name) if Path(name).exists() else name
 
     held_out = config.tasks.held_out
     tasks = {"train": absolute(config.tasks.train)}

@@ -72,6 +72,15 @@ def test_scores_are_compile_part_and_share_of_tests(sandbox: Sandbox) -> None:
     assert reward.seconds > 0
 
 
+def test_a_part_of_the_score_may_be_for_passing_everything(sandbox: Sandbox) -> None:
+    weights = RewardWeights(compile=0.1, tests=0.2, all_tests=0.7)
+    reward = CodeReward([task()], sandbox=sandbox, weights=weights)
+    assert reward([RIGHT, WRONG, BROKEN], ["inc"] * 3) == pytest.approx([1.0, 0.1 + 0.2 / 3, 0.0])
+    assert [score.parts["all_tests"] for score in reward.scores] == pytest.approx([0.7, 0.0, 0.0])
+    visible_only = CodeReward([task()], sandbox=sandbox, weights=weights, tests="visible")
+    assert visible_only([WRONG], ["inc"]) == pytest.approx([1.0]), "all tests that count here"
+
+
 @pytest.mark.parametrize(("tests", "expected"), [("visible", 1.0), ("hidden", 0.1), ("both", 0.1 + 0.9 / 3)])
 def test_which_tests_count_is_chosen_but_evaluation_uses_all(sandbox: Sandbox, tests: Any, expected: float) -> None:
     reward = CodeReward([task()], sandbox=sandbox, tests=tests)

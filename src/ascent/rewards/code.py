@@ -30,10 +30,11 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RewardWeights:
-    """score = compile x (the program compiles) + tests x (passed / tests)."""
+    """score = compile x (the program compiles) + tests x (passed / tests) + all_tests x (all tests passed)."""
 
     compile: float = 0.1
     tests: float = 0.9
+    all_tests: float = 0.0
 
 
 class CodeReward:
@@ -112,6 +113,8 @@ class CodeReward:
             "compile": self._weights.compile * verdict.compiled,
             "tests": self._weights.tests * verdict.fraction,
         }
+        if self._weights.all_tests:
+            parts["all_tests"] = self._weights.all_tests * verdict.all_passed
         return Score(sum(parts.values()), parts, verdict, program)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings, WeightSyncError, check_length
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.statistics import EngineCounter
-from ascent.rollout.weights.in_place import InPlaceWeights
+from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
 from ascent.rollout.weights.packed_cpu import CpuWeights
 from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
 
@@ -42,17 +42,18 @@ class _Pending:
 class LocalEngine:
     """A RolloutEngine over vLLM's `LLMEngine` in this process."""
 
-    def __init__(self, settings: EngineSettings, weights: CpuWeights | InPlaceWeights | None = None) -> None:
-        """Load the model. Raises InputError when the machine or the settings don't allow it."""
+    def __init__(self, settings: EngineSettings, weights: WeightLoader | None = None) -> None:
+        """Load the model; `weights` says how new ones reach it.
+
+        Raises InputError when the machine or the settings don't allow it.
+        """
         self._settings = settings
         self._weights = weights or (CpuWeights() if devices.kind() == "cpu" else InPlaceWeights())
         self._pending: dict[str, _Pending] = {}
         self._counter = EngineCounter()
         self._version = 0
         self._sequence = 0
-        self._engine = _start(settings, self._weights, self._counter)
-        if isinstance(self._weights, CpuWeights):
-            self._weights.model_config = self._engine.vllm_config.model_config
+        self._engine = _start(settings, self._counter)
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
         """See RolloutEngine. Each completion is a request of its own to vLLM: its prompt is computed once and shared
@@ -91,7 +92,7 @@ class LocalEngine:
         import torch
 
         with torch.no_grad():
-            self._weights.load(self.model, named_tensors)
+            self._weights.load(self.model, self._engine.vllm_config.model_config, named_tensors)
         if self._engine.reset_prefix_cache() is False:
             raise WeightSyncError("vLLM kept its prefix cache, which holds keys and values of the old weights")
         self._version = version
@@ -151,7 +152,7 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 
 
-def _start(settings: EngineSettings, weights: CpuWeights | InPlaceWeights, counter: EngineCounter) -> Any:
+def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
     on_cpu = devices.kind() == "cpu"
     if on_cpu:
         check_cpu_engine()
@@ -161,7 +162,6 @@ def _start(settings: EngineSettings, weights: CpuWeights | InPlaceWeights, count
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        weights.prepare()
         arguments = EngineArgs(
             model=settings.model,
             dtype=cast(Literal["float32", "bfloat16", "float16"], settings.dtype),

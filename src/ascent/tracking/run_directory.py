@@ -54,6 +54,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def evaluation(self) -> Path:
+        """Held-out pass rates before and after training, task by task."""
+        return self.path / "evaluation.json"
+
+    @property
     def rollouts(self) -> Path:
         """Every completion, a parquet file for each generation and rank."""
         return self.path / "rollouts"
@@ -62,6 +67,14 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """Checkpoints as transformers' Trainer writes them, each with Ascent's state."""
         return self.path / "checkpoints"
+
+    def failure(self, rank: int) -> Path:
+        """Where a process writes the traceback that ended it."""
+        return self.path / f"failure-rank{rank}.log"
+
+    def failures(self) -> list[Path]:
+        """The tracebacks that are there."""
+        return sorted(self.path.glob("failure-rank*.log"))
 
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint (state file present), or None."""

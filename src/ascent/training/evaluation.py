@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
+from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.sandbox.types import Verdict
+from ascent.tracking import run_directory
+from ascent.tracking.run_directory import RunDirectory
 from ascent.training.batch_record import BatchRecord
 from ascent.training.requests import group_requests
 from ascent.types import Sampling, Task
@@ -22,10 +26,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """One held-out task. `greedy` and `sampled` are shares of completions that passed all tests; `completion` is the
-    greedy one."""
+    greedy one, `prompt` the text that it answers (the last message of a chat)."""
 
     task_id: str
     family: str
+    prompt: str
     greedy: float
     sampled: float
     completion: str
@@ -53,6 +58,29 @@ class Evaluation:
         return {name: Evaluation(tuple(r for r in self.results if r.family == name)) for name in names}
 
 
+def save_evaluations(run: RunDirectory, before: Evaluation | None, after: Evaluation | None) -> None:
+    """Write `evaluation.json`, whole or not at all."""
+    summary = {
+        when: None if evaluation is None else asdict(evaluation)
+        for when, evaluation in (("before", before), ("after", after))
+    }
+    run_directory.write_json(run.evaluation, summary)
+
+
+def saved_before(run: RunDirectory) -> Evaluation | None:
+    """The evaluation before training that a run kept, so that a resumed run still has it; None when there is none.
+
+    Raises InputError when the file can't be understood.
+    """
+    if not run.evaluation.is_file():
+        return None
+    try:
+        stored = json.loads(run.evaluation.read_text(encoding="utf-8"))["before"]
+        return None if stored is None else Evaluation(tuple(TaskResult(**row) for row in stored["results"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{run.evaluation} is not what a run writes: {type(error).__name__}: {error}") from error
+
+
 def evaluate(
     trainer: GRPOTrainer, reward: CodeReward, tasks: Sequence[Task], *, samples: int, generation: int, seed: int
 ) -> Evaluation:
@@ -75,6 +103,7 @@ def evaluate(
                 TaskResult(
                     task.id,
                     task.family,
+                    prompt=task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"]),
                     greedy=float(_passed(greedy.scores[place].verdict)),
                     sampled=sum(_passed(score.verdict) for score in several) / samples,
                     completion=str(greedy.texts[place]),

@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ascent import devices
 from ascent.config import RunConfig
 from ascent.errors import InputError
+from ascent.report.ending import show_ending
 from ascent.rewards.code import CodeReward, RewardWeights
 from ascent.rollout.models import load_tokenizer, model_folder
 from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.starter.building import check_unseen
 from ascent.sandbox import Sandbox
-from ascent.sandbox.types import LEVELS
+from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engine_settings import from_config
-from ascent.training.evaluation import Evaluation, evaluate
+from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
 from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
 from ascent.training.progress import StepProgress
 from ascent.training.recording import RunRecorder
@@ -40,11 +42,18 @@ class RunResult:
     after: Evaluation | None
 
 
-def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: Sequence[str] = ()) -> RunResult:
+def train(
+    config: RunConfig,
+    run: RunDirectory,
+    *,
+    resume: bool = False,
+    notes: Sequence[str] = (),
+    reward_class: type[CodeReward] = CodeReward,
+) -> RunResult:
     """Train as `config` says, in the run directory `run`.
 
-    With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Raises
-    InputError for what the user can mend.
+    With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Experiments
+    may pay another reward with a subclass of CodeReward. Raises InputError for what the user can mend.
     """
     args = _arguments(config, run)
     say = _speaker(args)
@@ -52,6 +61,7 @@ def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: 
         say(f"note: {note}")
     if config.rollout.engine == "vllm" and devices.kind() == "cpu":
         check_cpu_engine()
+    check_unseen(config.model.path, config.tasks.train, config.tasks.held_out, config.tasks.seed)
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
@@ -66,7 +76,11 @@ def train(config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: 
     for note in tasks.notes:
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
-    with _code_reward(config, (*tasks.train, *tasks.held_out)) as reward:
+    with _open_sandbox(config) as sandbox:
+        say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
+        tasks = _judgeable(tasks, sandbox, say)
+        reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
+        say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
         trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
         try:
@@ -99,7 +113,13 @@ def _train(
         say(f"held-out pass rate {when}: greedy {result.greedy:.1%}, sampled {result.sampled:.1%}")
         return result
 
-    before = measure(0, "before") if checkpoint is None else None
+    main = trainer.accelerator.is_main_process
+    if checkpoint is None:
+        before = measure(0, "before")
+        if main and before is not None:  # kept now, so that a run that is resumed can still compare
+            save_evaluations(recorder.run, before, None)
+    else:
+        before = saved_before(recorder.run)
     stop = StopAtStepEnd(trainer.accelerator)
     trainer.add_callback(stop)
     with stop.listening(), _progress(trainer, recorder):
@@ -109,13 +129,10 @@ def _train(
         return RunResult(recorder.run, True, before, None)
     after = measure(trainer.generation, "after")
     trainer.save_model(str(recorder.run.path / "model"))
-    if trainer.accelerator.is_main_process:
-        summary = {
-            "before": None if before is None else asdict(before),
-            "after": None if after is None else asdict(after),
-        }
-        run_directory.write_json(recorder.run.path / "evaluation.json", summary)
-    say(f"done: {recorder.run.path} (metrics.jsonl, rollouts/, model/)")
+    if main:
+        if after is not None:
+            save_evaluations(recorder.run, before, after)
+        show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
 
 
@@ -198,21 +215,44 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-@contextlib.contextmanager
-def _code_reward(config: RunConfig, tasks: Sequence[Task]) -> Iterator[CodeReward]:
-    sandbox = Sandbox(slots=config.sandbox.slots, limits=config.sandbox.limits())
-    if LEVELS.index(sandbox.level) < LEVELS.index(config.sandbox.require):
-        sandbox.close()
-        raise InputError(
-            f"sandbox.require={config.sandbox.require}, but this machine confines programs to {sandbox.level!r} only",
-            "Run model-written programs less confined at your own risk: sandbox.require=" + sandbox.level,
-        )
-    weights = RewardWeights(config.reward.compile_weight, config.reward.tests_weight)
-    reward = CodeReward(tasks, weights=weights, tests=config.reward.tests, sandbox=sandbox)
+def _open_sandbox(config: RunConfig) -> Sandbox:
+    settings = config.sandbox
     try:
-        yield reward
-    finally:
-        reward.close()
+        return Sandbox(
+            slots=settings.slots,
+            limits=settings.limits(),
+            require=settings.require,
+            packages=settings.packages,
+            allow_in_process=settings.allow_in_process,
+        )
+    except SandboxError as error:
+        raise InputError(f"sandbox: {error}") from error
+
+
+def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
+    """The tasks whose tests this sandbox can run; the others are left out and told."""
+    refused: list[str] = []
+
+    def keep(task: Task) -> bool:
+        try:
+            sandbox.check(task.language, task.tests)
+        except SandboxError as error:
+            refused.append(f"{task.id}: {error}")
+            return False
+        return True
+
+    kept = replace(tasks, train=tuple(filter(keep, tasks.train)), held_out=tuple(filter(keep, tasks.held_out)))
+    if refused:
+        say(f"note: {len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")
+    if not kept.train:
+        raise InputError(f"no training task is left whose tests can be run; {refused[0]}")
+    return kept
+
+
+def _code_reward(config: RunConfig, tasks: Sequence[Task], sandbox: Sandbox, kind: type[CodeReward]) -> CodeReward:
+    section = config.reward
+    weights = RewardWeights(section.compile_weight, section.tests_weight, section.all_tests_weight)
+    return kind(tasks, weights=weights, tests=section.tests, sandbox=sandbox)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """One process of a training run: `python -m ascent.training.worker RUN [--resume] [--debug]`.
 
 The run directory holds the configuration. Exit codes are those of `ascent`; 1 says that the run was stopped before its
-end and can be resumed.
+end and can be resumed, 3 that an unexpected exception ended it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,26 +32,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         if args.debug:
             raise
-        if os.environ.get("RANK", "0") == "0":  # the others say the same
+        if _rank() == 0:  # the others say the same
             print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
+    except Exception:  # noqa: BLE001 - `work` has printed and kept it
+        return 3
 
 
 def work(path: Path, *, resume: bool, debug: bool) -> int:
-    """Train in this process; 0 when the run came to its end, 1 when it was stopped."""
+    """Train in this process; 0 when the run came to its end, 1 when it was stopped.
+
+    An unexpected exception is printed, kept in the run directory, and raised.
+    """
     set_up_process(debug=debug)
     run = run_directory.open_existing(path)
     settings, _ = config.load(run.config)
-    quieten_transformers(debug=debug)
-    from ascent.training.run import train
+    run.failure(_rank()).unlink(missing_ok=True)
+    try:
+        quieten_transformers(debug=debug)
+        from ascent.training.run import train
 
-    stopped = train(settings, run, resume=resume).stopped
+        stopped = train(settings, run, resume=resume).stopped
+    except InputError:
+        raise
+    except Exception:
+        run_directory.write_text(run.failure(_rank()), traceback.format_exc())
+        traceback.print_exc()
+        raise
     launcher = stop_file()
     if launcher is None:
         return int(stopped)
     if stopped:  # the launcher takes any exit code but 0 for a failure, and would kill the other processes
         stopped_mark(launcher).touch()
     return 0
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
 
 
 if __name__ == "__main__":

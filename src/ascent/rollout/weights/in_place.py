@@ -1,16 +1,17 @@
 """New weights into a vLLM model of this process, on npu and cuda: through the model's own `load_weights`.
 
-Contract of every adapter for an engine in the trainer's process (this one and `packed_cpu`):
-- `prepare()` is called before vLLM builds the model, once a process.
-- `load(model, named_tensors)` takes all weights under their Hugging Face names, in any order, on any device and in any
-  float dtype; afterwards the model computes with exactly these values in its own dtype, tied weights included.
-- It raises WeightSyncError when a parameter of the model was not reached. Nothing is silently kept.
+Contract of every adapter for an engine in the trainer's process (`WeightLoader`: this one and `packed_cpu`):
+- `load(model, model_config, named_tensors)` takes vLLM's module and `ModelConfig`, and all weights under their Hugging
+  Face names, in any order, on any device and in any float dtype; afterwards the model computes with exactly these
+  values in its own dtype, tied weights included.
+- It raises WeightSyncError when a parameter of the model was not reached. Nothing is silently kept; after an error the
+  engine must not be used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ascent.rollout.engine import WeightSyncError
 
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class WeightLoader(Protocol):
+    """See the module's contract."""
+
+    def load(self, model: Any, model_config: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """See the module's contract."""
+        ...
+
+
 class InPlaceWeights:
     """Dense weights whose layout in the engine is that of the checkpoint, up to fused rows."""
 
-    def prepare(self) -> None:
-        """Nothing to prepare."""
-
-    def load(self, model: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load(self, model: Any, model_config: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         """See the module's contract."""
+        del model_config
         empty = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
         if empty:
             raise WeightSyncError(

@@ -1,0 +1,28 @@
+"""Environment -> findings. One file a subject; each check looks at one rule and says nothing where it can't judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ascent.environment.checks import cann, devices, host, packages, report, settings
+from ascent.environment.checks.purpose import Purpose
+from ascent.environment.finding import Finding, by_severity
+from ascent.environment.inventory import Environment
+
+Check = Callable[[Environment, Purpose], Iterable[Finding]]
+CHECKS: tuple[Check, ...] = (
+    *report.CHECKS,
+    *devices.CHECKS,
+    *cann.CHECKS,
+    *packages.CHECKS,
+    *settings.CHECKS,
+    *host.CHECKS,
+)
+
+__all__ = ["CHECKS", "Purpose", "run"]
+
+
+def run(environment: Environment, purpose: Purpose | None = None) -> list[Finding]:
+    """All findings of a machine for a purpose, errors first."""
+    purpose = purpose or Purpose()
+    return by_severity([finding for check in CHECKS for finding in check(environment, purpose)])

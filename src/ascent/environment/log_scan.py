@@ -1,0 +1,184 @@
+"""Read a log of any size once and keep what can name a fault: each distinct line, and the series of numbers.
+
+Two lines count as the same when they differ in digits and the letters a to f only (times, addresses,
+request ids). That
+leaves a few thousand lines of a log of hundreds of megabytes. Where a log's lines really are distinct
+(completions printed
+in full), the first `DISTINCT_BYTES` are kept, and of the lines after that the last `LAST_LINES` with a word
+of failure.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import BinaryIO
+
+CHUNK = 4 << 20
+DISTINCT_BYTES = 2 << 20
+LAST_LINES = 5_000
+LONGEST_LINE = 20_000
+SERIES = 2_000
+_NOISE = b"0123456789abcdefABCDEF"
+# Words without which an error is hardly ever stated; parts that serve both spellings (Error, error).
+_ALARM_WORDS = (
+    b"rror", b"ERROR", b"xception", b"ailed", b"FAIL", b"ssert", b"nan", b"illed", b"annot", b"imes out", b"imeout",
+    b"ut of mem", b"o such file", b"efused",
+)  # fmt: skip
+_CODED = re.compile(rb"code|result|ret\b|failed ?: ?\d|errno", re.IGNORECASE)
+_CODES = re.compile(rb"(?<!\d)\d{6}(?!\d)")
+_SERIES_WORDS = (
+    b"grad_norm",
+    b"sampling/",
+    b"logp_difference",
+    b"importance_sampling",
+    b"/pause",
+    b"/resume",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the log, counted from 1, without its end."""
+
+    number: int
+    text: str
+
+
+@dataclass
+class Scan:
+    """What was kept: distinct ``lines`` in order, and up to 4000 lines of ``series`` (metrics), first and last."""
+
+    lines: list[Line] = field(default_factory=list)
+    series: list[Line] = field(default_factory=list)
+    line_count: int = 0
+    byte_count: int = 0
+    thinned: bool = False
+
+
+def scan(stream: BinaryIO) -> Scan:
+    """Read a stream to its end in pieces of 4 MiB; memory stays under about 60 MiB whatever its size."""
+    result = Scan()
+    collector = _Collector(result)
+    for piece in _pieces(stream):
+        collector.add(piece)
+    collector.finish()
+    return result
+
+
+def scan_text(text: str) -> Scan:
+    """`scan` for text that is already there."""
+    result = Scan()
+    collector = _Collector(result)
+    collector.add(text.encode("utf-8", errors="replace"))
+    collector.finish()
+    return result
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """The stream in pieces that end at a line's end."""
+    rest = b""
+    while block := stream.read(CHUNK):
+        block = rest + block
+        cut = block.rfind(b"\n") + 1
+        if cut == 0 and len(block) < 4 * CHUNK:
+            rest = block
+            continue
+        cut = cut or len(block)
+        rest = block[cut:]
+        yield block[:cut]
+    if rest:
+        yield rest
+
+
+class _Collector:
+    def __init__(self, result: Scan) -> None:
+        self.result = result
+        self.seen: set[bytes] = set()
+        self.coded: set[bytes] = set()
+        self.codes: set[tuple[bytes, ...]] = set()
+        self.series_keys: set[bytes] = set()
+        self.last_series: deque[tuple[int, bytes]] = deque(maxlen=SERIES)
+        self.last_lines: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
+        self.kept = 0
+
+    def add(self, piece: bytes) -> None:
+        if b"\0" in piece:  # UTF-16, or a file with holes
+            piece = piece.replace(b"\0", b"")
+        before = self.result.line_count
+        lines = piece.split(b"\n")
+        if lines and lines[-1] == b"":
+            lines.pop()
+        keys = piece.translate(None, _NOISE).split(b"\n")[: len(lines)]
+        self.result.line_count += len(lines)
+        self.result.byte_count += len(piece)
+        first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+        fresh = sorted(index for key, index in first.items() if key not in self.seen)
+        if self.kept > DISTINCT_BYTES:
+            self.result.thinned = True
+            fresh = self._alarming(lines, fresh)
+        for index in fresh:
+            self._keep(keys[index], lines[index], before + index + 1)
+        if self.coded:
+            self._other_codes(keys, lines, before)
+        if self.series_keys:
+            self._series(keys, lines, before)
+
+    def _alarming(self, lines: list[bytes], fresh: list[int]) -> list[int]:
+        joined = b"\n".join([lines[index] for index in fresh])
+        starts = list(accumulate((len(lines[index]) + 1 for index in fresh), initial=0))
+        found: set[int] = set()
+        for word in _ALARM_WORDS:
+            position = joined.find(word)
+            while position >= 0:
+                place = bisect_right(starts, position) - 1
+                found.add(fresh[place])
+                position = joined.find(word, starts[place + 1])
+        return sorted(found)
+
+    def _keep(self, key: bytes, line: bytes, number: int) -> None:
+        self.kept += len(line) + 1
+        if self.kept > DISTINCT_BYTES:
+            self.last_lines.append((number, line[:LONGEST_LINE]))
+            return
+        self.seen.add(key)
+        if any(word in line for word in _SERIES_WORDS):
+            self.series_keys.add(key)
+        elif _CODED.search(line):
+            self.coded.add(key)
+            self.codes.add((key, *_CODES.findall(line)))
+        self.result.lines.append(Line(number, _decoded(line)))
+
+    def _other_codes(self, keys: list[bytes], lines: list[bytes], before: int) -> None:
+        """Lines that are alike but for a status code are different faults."""
+        coded = self.coded
+        for index, key in enumerate(keys):
+            if key in coded and len(self.codes) < 20_000:
+                entry = (key, *_CODES.findall(lines[index]))
+                if len(entry) > 1 and entry not in self.codes:
+                    self.codes.add(entry)
+                    self.result.lines.append(Line(before + index + 1, _decoded(lines[index])))
+
+    def _series(self, keys: list[bytes], lines: list[bytes], before: int) -> None:
+        wanted = self.series_keys
+        for index, key in enumerate(keys):
+            if key in wanted:
+                if len(self.result.series) < SERIES:
+                    self.result.series.append(Line(before + index + 1, _decoded(lines[index])))
+                else:
+                    self.last_series.append((before + index + 1, lines[index][:LONGEST_LINE]))
+
+    def finish(self) -> None:
+        self.result.lines.extend(Line(number, _decoded(line)) for number, line in self.last_lines)
+        self.result.lines.sort(key=lambda line: line.number)
+        self.result.series.extend(Line(number, _decoded(line)) for number, line in self.last_series)
+
+
+def _decoded(line: bytes) -> str:
+    if len(line) > LONGEST_LINE:  # a progress bar's line, or a file without line ends
+        line = line[: LONGEST_LINE // 4] + b" ... " + line[-LONGEST_LINE * 3 // 4 :]
+    return line.decode("utf-8", errors="replace").rstrip("\r")

@@ -1,0 +1,1 @@
+"""From a run directory to what a person looks at. Reads run directories only."""

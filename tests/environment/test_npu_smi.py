@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import npu_tables
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ascent.environment import npu_smi
+
+
+def test_a2_table_gives_every_device_with_its_hbm() -> None:
+    rows = [(index, "910B3", "OK", 0, None, f"0000:C{index}:00.0", 0, 3400 + index, 65536) for index in range(8)]
+    read = npu_smi.parse(npu_tables.hbm_table(rows, version="25.5.1"))
+    assert (read.state, read.driver, len(read.devices)) == ("read", "25.5.1", 8)
+    assert [device.index for device in read.devices] == list(range(8))
+    last = read.devices[7]
+    assert (
+        last.npu,
+        last.name,
+        last.health,
+        last.memory_used_mb,
+        last.memory_total_mb,
+        last.memory_kind,
+    ) == (
+        7,
+        "910B3",
+        "OK",
+        3407,
+        65536,
+        "HBM",
+    )
+
+
+def test_a3_dies_are_devices_of_their_own() -> None:
+    rows = [
+        (card, "Ascend910", "OK", die, 2 * card + die, "0000:9D:00.0", 0, 3100, 65536)
+        for card in range(2)
+        for die in range(2)
+    ]
+    read = npu_smi.parse(npu_tables.hbm_table(rows, version="24.1.rc3.7", dies=True))
+    assert read.driver == "24.1.rc3.7"
+    assert [(device.npu, device.chip, device.physical) for device in read.devices] == [
+        (0, 0, 0),
+        (0, 1, 1),
+        (1, 0, 2),
+        (1, 1, 3),
+    ]
+    assert {device.name for device in read.devices} == {"Ascend910"}
+
+
+def test_ddr_cards_have_ddr_memory() -> None:
+    read = npu_smi.parse(
+        npu_tables.ddr_table([(5, "310P3", "OK", chip, chip, "0000:01:00.0", 0, 1500, 44280) for chip in (0, 1)])
+    )
+    assert [(device.npu, device.chip, device.memory_total_mb, device.memory_kind) for device in read.devices] == [
+        (5, 0, 44280, "DDR"),
+        (5, 1, 44280, "DDR"),
+    ]
+
+
+def test_rows_without_banner_and_header_are_read() -> None:
+    whole = npu_tables.hbm_table([(2, "910B4-1", "Warning", 0, None, "0000:81:00.0", 7, 20000, 32768)], version="")
+    rows_only = "\n".join(line for line in whole.splitlines() if "910B4" in line or "0000:" in line)
+    read = npu_smi.parse("some words\n" + rows_only)
+    assert read.driver == ""
+    assert [(d.name, d.health, d.aicore_percent, d.memory_used_mb) for d in read.devices] == [
+        ("910B4-1", "Warning", 7, 20000)
+    ]
+
+
+def test_processes_keep_rows_whose_name_is_hidden() -> None:
+    read = npu_smi.parse(npu_tables.process_table([(0, 0, 812, "VLLMWorker_TP", 9000), (1, 1, 813, "", 44000)]))
+    assert [(p.npu, p.chip, p.pid, p.name, p.memory_mb) for p in read.processes] == [
+        (0, 0, 812, "VLLMWorker_TP", 9000),
+        (1, 1, 813, "", 44000),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dcmi module initialize failed. ret is -8005",
+        "dcmi model initialized failed, because the device is used. ret is -8020",
+        "npu-smi: error while loading shared libraries: libdrvdsmi_host.so: cannot open shared object file",
+        "bash: npu-smi: command not found",
+    ],
+)
+def test_failures_are_failures(line: str) -> None:
+    read = npu_smi.parse(f"DrvMngGetConsoleLogLevel failed. (g_conLogLevel=3)\n{line}\n")
+    assert read.state == "failed"
+    assert read.error == line
+
+
+def test_health_query_without_a_table() -> None:
+    read = npu_smi.parse("npu-smi info -t health -i 3 -c 0\n\tHealth Status : Alarm\n\tError Code : 80E01801\n")
+    assert [(device.npu, device.health) for device in read.devices] == [(3, "Alarm (80E01801)")]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "good", "bad"),
+    [
+        ("0,1,2,3", 8, [0, 1, 2, 3], []),
+        ("0-3", 8, [0, 1, 2, 3], []),
+        ("0,1,3,4", 4, [0, 1, 3], ["4"]),
+        ("", 8, [], []),
+        (" 2 , 7 ", 4, [2], ["7"]),
+        ("npu0", 4, [], ["npu0"]),
+        ("0-999999999999", 4, [], ["0-999999999999"]),
+    ],
+)
+def test_mask(visible: str, count: int, good: list[int], bad: list[str]) -> None:
+    assert npu_smi.masked_by(visible, count) == (good, bad)
+
+
+def test_mapping_lists_devices_without_their_controllers() -> None:
+    text = (
+        "\tNPU ID   Chip ID   Chip Logic ID   Chip Name\n"
+        "\t0        0         0               Ascend 910B3\n\t0        1         -               Mcu\n"
+        "\t4        0         1               Ascend 910B3\n"
+    )
+    read = npu_smi.parse(text)
+    assert [(device.index, device.npu, device.name, device.health) for device in read.devices] == [
+        (0, 0, "910B3", ""),
+        (1, 4, "910B3", ""),
+    ]
+
+
+TABLE = npu_tables.hbm_table(
+    [(index, "910B3", "OK", 0, None, "0000:C1:00.0", 3, 3400, 65536) for index in range(3)]
+) + npu_tables.process_table([(0, 0, 812, "python", 9000)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, len(TABLE) - 1), st.sampled_from(["", "|", "9", "\n", "x", " "])), max_size=30)
+)
+def test_damaged_table_is_read_as_far_as_it_goes(damage: list[tuple[int, str]]) -> None:
+    text = TABLE
+    for place, character in damage:
+        text = text[:place] + character + text[place + 1 :]
+    read = npu_smi.parse(text)
+    assert len(read.devices) <= 3 + len(damage)
+
+
+def test_columns_may_be_squeezed() -> None:
+    squeezed = "\n".join(" ".join(line.split()) for line in TABLE.splitlines())
+    assert [device.memory_used_mb for device in npu_smi.parse(squeezed).devices] == [3400, 3400, 3400]
