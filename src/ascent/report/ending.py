@@ -159,7 +159,7 @@ def _whereabouts(results: Results) -> Group:
     further.add_row("own tasks", "tasks.train=my_tasks.jsonl (docs/tasks.md, docs/first-steps.md)")
     further.add_row("own model", "model.path=FOLDER or a hub id, such as in examples/smollm2_mbpp.yaml")
     further.add_row("ask it", Text(f"ascent generate {run}/model --prompt PROMPT"))
-    further.add_row("Ascend", "the same files and commands on a machine with NPUs")
+    further.add_row("Ascend", "install as docs/install.md says, ascent doctor, then the same commands")
     return Group(Text(), Rule("Where everything lies"), table, Text(), Rule("What next"), further)
 
 
