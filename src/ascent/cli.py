@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ascent import __version__
 from ascent.errors import InputError
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check_model(verbs)
     _add_train(verbs)
     _add_generate(verbs)
+    _add_sandbox(verbs)
     return parser
 
 
@@ -145,6 +146,7 @@ def _add_train(verbs: argparse._SubParsersAction) -> None:
 def _train(args: argparse.Namespace) -> int:
     from ascent import config
     from ascent.environment import preflight, write_environment
+    from ascent.process import set_up_process
     from ascent.tracking import run_directory
 
     if args.devices < 1:
@@ -163,6 +165,7 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
+    set_up_process(debug=args.debug)
     checked = preflight(weight_updates=True)
     write_environment(run.path, checked)
     print(checked.line, file=sys.stderr)
@@ -241,6 +244,69 @@ def _generate(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(check.to_json()))
     return EXIT_GOOD
+
+
+def _add_sandbox(verbs: argparse._SubParsersAction) -> None:
+    help_line = "run, check and attack the sandbox for model-written programs"
+    sandbox = verbs.add_parser("sandbox", help=help_line, description=help_line)
+    actions = sandbox.add_subparsers(title="actions", metavar="ACTION", required=True)
+    levels = ["none", "syscall-only", "confined", "namespaced"]
+    run = _add(actions, "run", _sandbox_run, "judge a program against tests")
+    run.add_argument("file", type=Path, help="the program; its suffix tells the language: .py, .c, .cc, .cpp, .rs")
+    run.add_argument(
+        "--tests", type=Path, metavar="T", help="JSON list of tests (docs/sandbox.md); default: compile only"
+    )
+    run.add_argument("--require", choices=levels, default="confined", help="weakest level accepted (default: confined)")
+    run.add_argument("--seconds", type=float, default=10.0, help="wall time of the program (default: 10)")
+    check = _add(actions, "check", _sandbox_check, "which layers this machine gives, what is missing, and why")
+    attack = _add(
+        actions, "attack", _sandbox_attack, "let the built-in hostile programs loose; 1 when one gets through"
+    )
+    attack.add_argument(
+        "--level", choices=levels, default="namespaced", help="strongest level used (default: namespaced)"
+    )
+    attack.add_argument("--kind", action="append", default=[], help="only this kind; may be given several times")
+    for action in (run, check, attack):
+        action.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _sandbox_run(args: argparse.Namespace) -> int:
+    from ascent.sandbox.reports import run_program
+    from ascent.sandbox.types import Limits
+    from ascent.tasks.jsonl import load_program, load_tests
+
+    program = load_program(args.file)
+    tests = load_tests(args.tests, program.language) if args.tests else ()
+    if not args.seconds > 0:
+        raise InputError(f"--seconds must be above 0, not {args.seconds}")
+    limits = Limits(wall_seconds=args.seconds, cpu_seconds=args.seconds)
+    return _tell(lambda: run_program(program, tests, args.require, limits), args)
+
+
+def _sandbox_check(args: argparse.Namespace) -> int:
+    from ascent.sandbox.reports import check_machine
+
+    return _tell(check_machine, args)
+
+
+def _sandbox_attack(args: argparse.Namespace) -> int:
+    from ascent.sandbox.reports import attack_sandbox
+
+    return _tell(lambda: attack_sandbox(args.level, args.kind), args)
+
+
+def _tell(find: Callable[[], Any], args: argparse.Namespace) -> int:
+    """Print what one of the sandbox's commands finds."""
+    from ascent.sandbox.errors import SandboxError
+
+    try:
+        report = find()
+    except SandboxError as error:
+        raise InputError(str(error)) from error
+    print(report.to_text(), file=sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps(report.to_json()))
+    return EXIT_GOOD if report.good else EXIT_FINDING
 
 
 def _add(verbs: argparse._SubParsersAction, name: str, run: Verb, help_line: str) -> argparse.ArgumentParser:

@@ -74,10 +74,12 @@ class SandboxSection(Section):
     """How model-written programs are run."""
 
     slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half the cores, at least one
-    require: Level = "none"  # refuse to train on a machine that can't confine programs this well
+    require: Level = "confined"  # refuse to train on a machine that can't confine programs this well
     wall_seconds: float = pydantic.Field(10.0, gt=0)
     cpu_seconds: float = pydantic.Field(5.0, gt=0)
     memory_mb: int = pydantic.Field(512, ge=16)
+    packages: list[str] = []  # that programs may import beside the standard library, such as numpy
+    allow_in_process: bool = False  # tests that run in the program's own process, where it can forge a pass
 
     def limits(self) -> Limits:
         """The limits of one program."""

@@ -9,6 +9,8 @@ import warnings
 _ENVIRONMENT = {
     # Waiting threads give way: a busy neighbour (a sandbox slot) otherwise makes sampling several times slower.
     "OMP_WAIT_POLICY": "passive",
+    # vllm-ascend takes new weights only in the ordinary layout.
+    "VLLM_ASCEND_ENABLE_NZ": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -19,10 +21,13 @@ _ENVIRONMENT = {
 }
 
 
+_NEEDED = ("OMP_WAIT_POLICY", "VLLM_ASCEND_ENABLE_NZ")  # the others only keep libraries quiet
+
+
 def set_up_process(*, debug: bool = False) -> None:
     """Set what the libraries read when they are imported; what the user has set stays. With `debug` they may talk."""
     for name, value in _ENVIRONMENT.items():
-        if name == "OMP_WAIT_POLICY" or not debug:
+        if name in _NEEDED or not debug:
             os.environ.setdefault(name, value)
     if debug:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")

@@ -355,6 +355,11 @@ FAULTY: dict[str, tuple[str, str]] = {
         "trl-argument-unknown",
         "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'vllm_device'\n",
     ),
+    "refused": (
+        "server-unreachable",
+        "requests.exceptions.ConnectionError: HTTPConnectionPool(host='0.0.0.0', port=8000): Max retries exceeded with url: "
+        "/get_tensor_parallel_size/ (Caused by NewConnectionError('Connection refused'))\n",
+    ),
     "nucleus": (
         "is-ratio-truncation",
         "top_p: 0.95, top_k: 20\n{'sampling/importance_sampling_ratio/mean': 0.62}\n",
@@ -362,6 +367,10 @@ FAULTY: dict[str, tuple[str, str]] = {
     "all bangs": (
         "token0-output-fp16-overflow",
         "dtype=float16\nOutput: '!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!'\n",
+    ),
+    "all bangs in JSON": (
+        "token0-output-fp16-overflow",
+        '{"choices":[{"message":{"role":"assistant","content":"!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"}}]}\n',
     ),
     "one word": (
         "repeated-token-output",
@@ -431,6 +440,11 @@ HEALTHY: dict[str, str] = {
     "waited for the server": "INFO Server is not up yet. Retrying in 2.0 seconds...\nINFO Server is up!\n",
     "fp16 loss scale": "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n",
     "names with nan in them": "{'loss': 0.2, 'grad_norm': 0.3, 'finance_reward': 0.1, 'nan_ratio': 0.0} on npu:0\n",
+    "banners and tensors": (
+        "!!!!!!!!!!!!!!!!!!!!!!!!!!!! stopping after 1 warning !!!!!!!!!!!!!!!!!!!!!!!!!!!!\n"
+        "output tensor([" + "0, " * 40 + "])\n" + "collecting garbage, enforce_eager=True, load_weights done\n"
+    ),
+    "debugging settings": "ASCEND_LAUNCH_BLOCKING=1\nTASK_QUEUE_ENABLE=2\nCapturing ACL graphs: 100%\n",
     "idle server": (
         "(APIServer pid=1) INFO [loggers.py:257] Engine 000: Avg prompt throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%\n"
         * 3

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from known_logs import FAULTY, HEALTHY
 
-from ascent.environment import explain_failure, faults
+from ascent.environment import explain_failure, faults, reports
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -185,6 +186,31 @@ _PIECES = [
     "\x00",
     "é",
 ]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "[",
+        "(",
+        "a.",
+        "1.",
+        "ERROR ",
+        "x" * 50,
+        "CANN ",
+        "torch ",
+        "vllm-",
+        " ",
+        "free memory on device ",
+        "error code ",
+    ],
+)
+def test_long_lines_take_no_long_time(piece: str) -> None:
+    text = (piece * 20_000)[:20_000] + "ValueError: end\n"
+    begun = time.process_time()
+    faults.diagnose_text(text * 20)
+    reports.parse(text * 20)
+    assert time.process_time() - begun < 2
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.environment import matrix
+from ascent.environment import checks, matrix
 from ascent.environment.inventory import CannPart, Environment, Host, NpuSmi, Package
 
 
@@ -142,3 +142,15 @@ def test_stacks_of_old_tutorials_get_a_path(environment: Environment) -> None:
 
 def test_current_stack_is_not_old() -> None:
     assert not matrix.is_old_stack(machine(cann="9.1.0", vllm_ascend="0.23.0.post1", torch_npu="2.10.0.post4"))
+
+
+def test_where_all_else_fits_another_row_vllm_ascend_alone_is_changed() -> None:
+    environment = machine(
+        "3.11", "8.3.RC1", vllm_ascend="0.11.0", vllm="0.11.0+empty", torch="2.7.1", torch_npu="2.7.1"
+    )
+    other = matrix.row_of_the_rest(environment)
+    assert other is not None
+    assert other.vllm_ascend == "0.11.0rc1"
+    (finding,) = [each for each in checks.run(environment) if each.rule == "A401"]
+    assert '"vllm-ascend==0.11.0rc1"' in finding.mend[-1]
+    assert matrix.row_of_the_rest(machine(vllm_ascend="0.11.0", torch="2.7.1")) is None

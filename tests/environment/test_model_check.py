@@ -165,6 +165,14 @@ def test_missing_shards_and_tokenizer_are_named(tmp_path: Path) -> None:
     assert any("model-00002-of-00002.safetensors" in each.evidence for each in errors)
 
 
+def test_quantised_weights_and_short_tokenizer_are_warned_of(tmp_path: Path) -> None:
+    config = {**QWEN3_8B, "quantization_config": {"quant_method": "awq"}}
+    path = folder(tmp_path, config, {**qwen_tokenizer("<|im_end|>"), "model_max_length": 4096})
+    found = look(path, context=8192)
+    assert any("awq" in each.what for each in found["A706"])
+    assert any("4096" in each.what and each.level == "warning" for each in found["A704"])
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '"text"', ""])
 def test_broken_configuration_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
@@ -225,24 +233,43 @@ def test_helper_that_fails_or_hangs_says_why() -> None:
     assert model_check.ask("print('noise'); print('ANSWER{\"a\": 1}'); print('noise')", [], 20).answer == {"a": 1}
 
 
-@pytest.mark.torch
-def test_tiny_real_model_is_tried(tmp_path: Path) -> None:
-    import torch
+def byte_tokenizer(path: Path) -> Path:
+    """A tokenizer of single bytes, with which every text survives."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bytes_only = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
-    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_only.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=bytes_only).save_pretrained(tmp_path)
+    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
+    return path
+
+
+@pytest.mark.torch
+def test_real_tokenizer_is_tried(tmp_path: Path) -> None:
+    """256 single bytes survive, but the model has embeddings for 100 of them only."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 100}
+    (byte_tokenizer(tmp_path) / "config.json").write_text(json.dumps(config))
+    environment = replace(CPU, packages={"transformers": Package("transformers", "5.0")})
+    _, found = model_check.check(tmp_path, environment)
+    tokenizer = {finding.level: finding.what for finding in found if finding.rule == "A702"}
+    assert "survives" in tokenizer["ok"]
+    assert "256 tokens" in tokenizer["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_real_generation_is_judged(tmp_path: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
     )
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    LlamaForCausalLM(config).save_pretrained(byte_tokenizer(tmp_path))
     environment = replace(CPU, packages={"transformers": Package("transformers", "5.0")})
     _, found = model_check.check(tmp_path, environment)
-    levels = {finding.rule: finding.level for finding in found}
-    assert levels["A702"] == "ok"
-    assert "A705" in levels
+    assert [finding.what for finding in found if finding.rule == "A705" and "failed" in finding.what] == []
+    assert any(finding.rule == "A705" for finding in found)

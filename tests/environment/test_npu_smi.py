@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import npu_tables
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ascent.environment import npu_smi
 
@@ -121,3 +123,25 @@ def test_mapping_lists_devices_without_their_controllers() -> None:
         (0, 0, "910B3", ""),
         (1, 4, "910B3", ""),
     ]
+
+
+TABLE = npu_tables.hbm_table(
+    [(index, "910B3", "OK", 0, None, "0000:C1:00.0", 3, 3400, 65536) for index in range(3)]
+) + npu_tables.process_table([(0, 0, 812, "python", 9000)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, len(TABLE) - 1), st.sampled_from(["", "|", "9", "\n", "x", " "])), max_size=30)
+)
+def test_damaged_table_is_read_as_far_as_it_goes(damage: list[tuple[int, str]]) -> None:
+    text = TABLE
+    for place, character in damage:
+        text = text[:place] + character + text[place + 1 :]
+    read = npu_smi.parse(text)
+    assert len(read.devices) <= 3 + len(damage)
+
+
+def test_columns_may_be_squeezed() -> None:
+    squeezed = "\n".join(" ".join(line.split()) for line in TABLE.splitlines())
+    assert [device.memory_used_mb for device in npu_smi.parse(squeezed).devices] == [3400, 3400, 3400]

@@ -143,6 +143,18 @@ def test_resolver_conflict_tells_what_is_installed() -> None:
     assert read == {"vllm-ascend": "0.11.0rc3", "torch": "2.8.0"}
 
 
+def test_what_a_package_depends_on_isnt_installed() -> None:
+    conflict = "    vllm 0.11.0 depends on torch==2.8.0\n    vllm-ascend 0.11.0rc3 depends on torch==2.7.1\n"
+    assert versions(conflict) == {"vllm": "0.11.0", "vllm-ascend": "0.11.0rc3"}
+
+
+def test_numpy_two_is_judged_by_the_row_where_cann_isnt_stated() -> None:
+    found = checks.run(reports.parse("vllm-ascend 0.10.1rc1\nvllm 0.10.1\nnumpy 2.0.2\n"))
+    (finding,) = [each for each in found if each.rule == "A406"]
+    assert not finding.sure
+    assert not [each for each in checks.run(reports.parse("vllm-ascend 0.18.0\nnumpy 2.0.2\n")) if each.rule == "A406"]
+
+
 def test_own_output_counts_more_than_running_text() -> None:
     text = "I first tried vllm 0.9.0 here.\nvLLM Version: 0.11.0\n"
     assert versions(text) == {"vllm": "0.11.0"}

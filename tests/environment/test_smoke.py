@@ -43,6 +43,14 @@ def test_missing_package_is_skipped(tmp_path: Path) -> None:
     assert smoke.as_finding(result).level == "note"
 
 
+def lives(status: Path) -> bool:
+    """Whether the process of a status file in /proc runs; a dead one that nobody waited for doesn't."""
+    try:
+        return not re.search(r"^State:\s+[ZX]", status.read_text(), re.M)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_step_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys, time\n"
@@ -55,7 +63,10 @@ def test_step_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 10
     child = result.output.split()[0]
     status = Path(f"/proc/{child}/status")
-    assert not status.exists() or re.search(r"^State:\s+Z", status.read_text(), re.M), "the child is gone"
+    deadline = time.monotonic() + 5  # a killed process takes a moment to go
+    while lives(status):
+        assert time.monotonic() < deadline, "the child's process lives on"
+        time.sleep(0.05)
 
 
 def test_ranks_know_their_place(tmp_path: Path) -> None:
@@ -77,8 +88,8 @@ def test_programs_of_the_steps_are_python() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("each", smoke.STEPS[2:4], ids=lambda each: each.name)
-def test_real_steps_pass_on_this_machine(each: smoke.Step, tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", smoke.STEPS[3:4], ids=lambda each: each.name)
+def test_real_step_passes_on_this_machine(each: smoke.Step, tmp_path: Path) -> None:
     result = smoke.run_step(each, tmp_path)
     assert result.outcome == "passed", result.output
 

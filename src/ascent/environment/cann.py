@@ -9,9 +9,9 @@ from pathlib import Path
 from ascent.environment.inventory import CannPart
 
 _HOMES = ("usr/local/Ascend", "opt/Ascend", "usr/local/ascend", "root/Ascend")
-_VERSION_LINE = re.compile(r"^\s*(?:version|Version)\s*[=:]\s*\[?v?([0-9][\w.]*)", re.M)
-_NAMED_LINE = re.compile(r"^\s*Ascend-cann-(?:atb|nnal)\s*[:=]\s*v?([0-9][\w.]*)", re.M | re.I)
-_CONFIG_LINE = re.compile(r"^\s*\w*(?:toolkit|runtime)\w*version\s*=\s*\[?[^\n\]]*?:?v?(\d[\w.]*)\]?\s*$", re.M)
+_VERSION_LINE = re.compile(r"^[ \t]*(?:version|Version)\s*[=:]\s*\[?v?([0-9][\w.]*)", re.M)
+_NAMED_LINE = re.compile(r"^[ \t]*Ascend-cann-(?:atb|nnal)\s*[:=]\s*v?([0-9][\w.]*)", re.M | re.I)
+_CONFIG_LINE = re.compile(r"^[ \t]*\w*(?:toolkit|runtime)\w*version\s*=\s*\[?[^\n\]]*?:?v?(\d[\w.]*)\]?\s*$", re.M)
 _IN_PATH = re.compile(r"(?:cann-|ascend-toolkit/|atb/)v?(\d+\.\d[\w.]*)", re.I)
 
 

@@ -7,7 +7,7 @@ import gzip
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import accumulate
@@ -26,13 +26,13 @@ _CODE = (
     r"(?:codes?(?:\s+is|\s*[:=])?|result(?:\s*[:=]|\s+is)?|ret(?:code)?\s*[:=]|errcode\s*[:=]|errno\s*[:=]?"
     r"|failed\s*[:,]?)\s*"
 )
+_PIECE, _OVERLAP = 2_000, 400
 # What may stand before a message in its line: rank, process, level, time.
 _LINE_START = r"(?m:^)(?:\[[^\]\n]*\]:?|\([^)\n]*\)|error|[\d:., -])*"
-_FAILED = re.compile(
-    r"Traceback \(most recent call last\)"
-    r"|^\W*(?:[\[(][^\])]*[\])]:?\s*|ERROR\s+[\d:. -]*)*(?:[\w.]+\.)?\w*(?:Error|Exception)(?::|$)"
-    r"|Aborted \(core dumped\)|Segmentation fault"
-)
+_CRASH = re.compile(r"Traceback \(most recent call last\)|Aborted \(core dumped\)|Segmentation fault")
+_ERROR_NAME = re.compile(r"\b\w*(?:Error|Exception)(?::|\s*$)")
+_BRACKETED = re.compile(r"\[[^\]\n]{0,200}\]:?|\([^)\n]{0,200}\)")
+_BEFORE_ERROR = re.compile(r"[\d:., -]*(?:ERROR)?[\d:., -]*(?:[A-Za-z_][\w.]*\.)?")
 # Lines of these levels report an optional import that failed; only a note may rest on such a line.
 _MILD = re.compile(
     r"\b(?:info|debug|warning|warn)\b\W{0,3}[\d\[]|\[(?:info|debug|warning|warn)\W"
@@ -185,6 +185,15 @@ def _numbered(part: str) -> str:
     return r"\d+".join(re.escape(piece) for piece in part.split("<n>"))
 
 
+def _pieces(text: str) -> Iterator[str]:
+    """A line in pieces of bounded length: the lines of a message that was printed as one, the states of a bar."""
+    whole = text.replace("\\n", "\n").replace("\r", "\n")
+    parts = [text] if whole == text else whole.splitlines()
+    for part in parts:
+        for start in range(0, max(1, len(part)), _PIECE):
+            yield part[start : start + _PIECE + _OVERLAP]
+
+
 class _Log:
     """A scanned log, prepared for looking things up."""
 
@@ -192,11 +201,7 @@ class _Log:
         self.scanned = scanned
         self.lines: list[Line] = []
         for line in scanned.lines:
-            if "\\n" in line.text or "\r" in line.text:  # a whole message in one line, or a progress bar before it
-                pieces = line.text.replace("\\n", "\n").replace("\r", "\n").splitlines()
-                self.lines += [Line(line.number, piece) for piece in pieces if piece]
-            else:
-                self.lines.append(line)
+            self.lines += [Line(line.number, piece) for piece in _pieces(line.text)]
         self.text = "\n".join(line.text.lower().replace("\n", " ") for line in self.lines)
         self.starts = list(accumulate(map(len, self.text.split("\n")), lambda start, size: start + size + 1, initial=0))
         self.readings = measure(scanned)
@@ -315,13 +320,21 @@ def _ranked(matched: Sequence[tuple[Fault, tuple[Evidence, ...]]]) -> tuple[Diag
     return tuple(diagnoses)
 
 
+def _tells_of_a_failure(text: str) -> bool:
+    """A crash, or an exception's name where its message begins: after rank, process, level, time and module only."""
+    if _CRASH.search(text):
+        return True
+    name = _ERROR_NAME.search(text)
+    return name is not None and _BEFORE_ERROR.fullmatch(_BRACKETED.sub(" ", text[: name.start()])) is not None
+
+
 def _unexplained(log: _Log, notes: Sequence[Diagnosis]) -> tuple[Evidence, ...]:
     """Errors in the log that no entry names: the last line of a traceback says most, so named errors come first."""
     explained = {evidence.line for note in notes for evidence in note.evidence}
     failed = [
         line
         for line in log.lines
-        if _FAILED.search(line.text) and line.number not in explained and not _MILD.search(line.text[:200].lower())
+        if _tells_of_a_failure(line.text) and line.number not in explained and not _MILD.search(line.text[:200].lower())
     ]
     named = [line for line in failed if _NAMED_ERROR.search(line.text)]
     return tuple(Evidence(line.number, _short(line.text)) for line in (named or failed)[:3])

@@ -72,7 +72,6 @@ class Matrix:
 
     rows: tuple[Row, ...]
     current: str
-    without_row: tuple[str, ...]
     trl: tuple[tuple[str, str], ...]
     source: str
     read: str
@@ -92,7 +91,6 @@ def load() -> Matrix:
     return Matrix(
         rows,
         about["current"],
-        tuple(about["without_row"]),
         tuple((each["trl"], each["vllm"]) for each in data["trl"]),
         about["source"],
         str(about["read"]),
@@ -226,6 +224,18 @@ def _triton_hint(row: Row) -> str:
     if at_least(row.triton_ascend, "3.2.1") or "dev" in row.triton_ascend:
         return "   # not on PyPI: from the vendor's index or image"
     return ""
+
+
+def row_of_the_rest(environment: Environment, matrix: Matrix | None = None) -> Row | None:
+    """The newest row that everything but vLLM-Ascend fits already: then that alone must be changed.
+
+    None where too little is known to say so (vLLM and one of CANN, torch, torch_npu).
+    """
+    matrix = matrix or load()
+    known = (environment.cann_version, environment.version("torch"), environment.version("torch-npu"))
+    if not environment.version("vllm") or not any(known):
+        return None
+    return next((row for row in matrix.rows if not compare(environment, row)), None)
 
 
 def path_to_current(environment: Environment, matrix: Matrix | None = None) -> tuple[str, ...]:

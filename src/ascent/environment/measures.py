@@ -28,7 +28,8 @@ _TOP_P = re.compile(r"(?<!\w)top_p['\"]?\s*[:=]\s*(\d*\.?\d+)")
 _TOP_K = re.compile(r"(?<!\w)top_k['\"]?\s*[:=]\s*(-?\d+)")
 _MIN_P = re.compile(r"(?<!\w)min_p['\"]?\s*[:=]\s*(\d*\.\d+)")
 _RATIO_TENSOR = re.compile(r"IS ratio[^\[\n]*\[([^\]\n]*)\]")
-_RUN_OF_BANGS = re.compile(r"!{20,}")
+# Token 0 of many vocabularies, as the whole of an output: in quotes, after a colon, or alone in its line.
+_RUN_OF_BANGS = re.compile(r"(?:['\"“:>]\s*|^\s*)!{20,}\s*(?:['\"”<]|\\|\.{3}|$)")
 _OUTPUT_LINE = re.compile(r"generated|output|completion|response|text|content|answer|assistant", re.IGNORECASE)
 _REPEAT = re.compile(r"(?P<unit>[^\s=\-_*#.~|+<>/\\]{1,12}(?: ?[^\s=\-_*#.~|+<>/\\]{1,12})?)(?:[ ,]?(?P=unit)){19,}")
 _MASK = re.compile(r"ASCEND_RT_VISIBLE_DEVICES=['\"]?([\d,\s-]+)")
@@ -107,7 +108,8 @@ def _ratio_off(text: str) -> Sequence[str]:
 def _output(text: str) -> Sequence[str]:
     if _RUN_OF_BANGS.search(text):
         return ("output-token0",)
-    if _OUTPUT_LINE.search(text[:200]) and _REPEAT.search(text[:4000]):
+    repeat = _REPEAT.search(text[:4000]) if _OUTPUT_LINE.search(text[:200]) else None
+    if repeat and any(letter.isalpha() for letter in repeat["unit"]):
         return ("output-repeats",)
     return ()
 

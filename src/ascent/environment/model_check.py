@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ascent.environment.finding import Finding, by_severity
+from ascent.environment.finding import Finding, Level, by_severity
 from ascent.environment.inventory import Environment
 from ascent.environment.model_files import Model, read
 from ascent.environment.rules import found
@@ -137,6 +137,13 @@ def _files(model: Model) -> Iterator[Finding]:
         yield found("A706", "note", "no weight files: only the configuration is checked", mend=())
     else:
         yield found("A706", "ok", f"weights of {model.weights / 2**30:.2f} GiB")
+    if model.quantised:
+        yield found(
+            "A706",
+            "warning",
+            f"the weights are quantised ({model.quantised}): they can be sampled from, not trained",
+            mend=["take the unquantised model for training"],
+        )
     if model.custom_code:
         yield found("A707", "warning", "the model brings its own code (auto_map)", evidence=model.custom_code)
 
@@ -169,12 +176,12 @@ def _architecture(model: Model, environment: Environment, registry: Asked | None
             yield found("A701", "ok", f"{name} is known to vLLM {registry.answer['version']}")
         else:
             yield found("A701", "error", f"{name} isn't known to vLLM {registry.answer['version']}")
-        yield _on_ascend(name, model, environment)
+        yield _on_ascend(name, environment)
 
 
-def _on_ascend(name: str, model: Model, environment: Environment) -> Finding:
+def _on_ascend(name: str, environment: Environment) -> Finding:
     mark, family = ascend_mark(name)
-    source = f"{ascend_source()}"
+    source = ascend_source()
     if mark == "supported":
         return found("A701", "ok", f"{name} ({family}) is supported by vLLM-Ascend", evidence=[source])
     if mark in ("experimental", "untested"):
@@ -186,10 +193,10 @@ def _on_ascend(name: str, model: Model, environment: Environment) -> Finding:
             evidence=[source],
         )
     if mark == "unsupported":
-        level = "error" if environment.accelerator == "npu" else "note"
+        level: Level = "error" if environment.accelerator == "npu" else "note"
         return found(
             "A701",
-            "error" if level == "error" else "note",
+            level,
             f"{name} ({family}) isn't supported by vLLM-Ascend",
             evidence=[source],
         )
@@ -263,6 +270,8 @@ def _context(model: Model, context: int | None) -> Iterator[Finding]:
     if not limit:
         yield found("A704", "ok", "config.json states no limit of positions")
         return
+    if context is not None and 0 < model.tokenizer_limit < min(context, limit):
+        yield found("A704", "warning", f"tokenizer_config.json limits texts to {model.tokenizer_limit} tokens")
     scaled = " (rope scaling is configured)" if model.rope_scaled else ""
     if context is None or context <= limit:
         asked = f", {context} are asked for" if context else ""

@@ -35,7 +35,6 @@ class Model:
 
     folder: Path
     architectures: tuple[str, ...] = ()
-    model_type: str = ""
     positions: int = 0
     rope_scaled: bool = False
     head_size: int = 0
@@ -89,7 +88,6 @@ def read(folder: Path) -> Model:
     return Model(
         folder=folder,
         architectures=_names(config.get("architectures")),
-        model_type=str(config.get("model_type", "")),
         positions=_number(text, "max_position_embeddings")
         or _number(text, "model_max_length")
         or _number(text, "seq_length"),

@@ -15,17 +15,17 @@ _BUS_CELL = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d|NA|-")
 _USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
 _AICORE = re.compile(r"\s*(\d+|NA|-)\b")
 _PROCESS = re.compile(r"(\d+)\s+(\d+)")
+# A failure of npu-smi itself; looked for in lines that name dcmi or npu-smi.
 _FAILURE = re.compile(
-    r"(?:[^\n]*\bdcmi\b[^\n]*\bret(?: is)?\s*:?\s*-\d+[^\n]*"
-    r"|npu-smi:\s*(?:error while loading|command not found)[^\n]*"
-    r"|[^\n]*npu-smi[^\n]*(?:command not found|No such file)[^\n]*)",
+    r"\bdcmi\b.*\bret(?: is)?\s*:?\s*-\d+|npu-smi:\s*error while loading|npu-smi\b.*(?:command not found|No such file)",
     re.IGNORECASE,
 )
-_HEALTH_QUERY = re.compile(r"^\s*Health(?: Status)?\s*:\s*(OK|Warning|Alarm|Critical|UNKNOWN)\s*$", re.I | re.M)
-_HEALTH_ERROR = re.compile(r"^\s*Error Code\s*:\s*(\S.*?)\s*$", re.I | re.M)
+_LONGEST_LINE = 2000
+_HEALTH_QUERY = re.compile(r"^[ \t]*Health(?: Status)?\s*:\s*(OK|Warning|Alarm|Critical|UNKNOWN)\s*$", re.I | re.M)
+_HEALTH_ERROR = re.compile(r"^[ \t]*Error Code\s*:\s*(\S.*?)\s*$", re.I | re.M)
 _QUERY_ID = re.compile(r"npu-smi\s+info\s+-t\s+\w+[^\n]*?-i\s+(\d+)(?:[^\n]*?-c\s+(\d+))?")
 # `npu-smi info -m`: NPU, chip, logical id (Ascend 950: and physical, and slot), name. Controllers have none.
-_MAPPING = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+(?:\d+\s+){0,2}(Ascend\s?\S+)\s*$", re.M)
+_MAPPING = re.compile(r"^[ \t]*(\d+)\s+(\d+)\s+(\d+)\s+(?:\d+\s+){0,2}(Ascend\s?\S+)\s*$", re.M)
 HEALTH_STATES = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN", "Offline")
 
 
@@ -39,12 +39,20 @@ def parse(text: str) -> NpuSmi:
     devices, processes = _tables(text)
     if not devices:
         devices = _mapping(text) or _health_queries(text)
-    failure = _FAILURE.search(text)
+    failure = _failure(text)
     if devices or processes:
         return NpuSmi("read", driver, tuple(devices), tuple(processes))
     if failure:
-        return NpuSmi("failed", driver, error=failure[0].strip())
+        return NpuSmi("failed", driver, error=failure)
     return NpuSmi("read" if banner else "not stated", driver)
+
+
+def _failure(text: str) -> str:
+    """The line in which npu-smi says why it fails, empty when there is none."""
+    for line in text.splitlines():
+        if ("dcmi" in line or "npu-smi" in line) and _FAILURE.search(line[:_LONGEST_LINE]):
+            return line.strip()[:300]
+    return ""
 
 
 def _cells(line: str) -> list[str]:

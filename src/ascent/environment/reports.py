@@ -19,7 +19,8 @@ from ascent.environment.variables import WATCHED
 from ascent.environment.versions import parse as parse_version
 from ascent.environment.versions import same
 
-_LIMIT = 4_000_000
+_LIMIT = 2_000_000
+_LONGEST_LINE = 2_000
 _NUMBER = (
     r"v?\d+(?:\.\d+)+(?:[._-]?(?:rc|alpha|beta|a|b)\.?\d*(?:\.\d+)?)?(?:\.?(?:alpha|beta)\.?\d+)?"
     r"(?:[._-]?post\d*)?(?:[._-]?dev\d*)?(?:\+\w+(?:\.\w+)*)?"
@@ -62,13 +63,13 @@ _SNAPSHOT = re.compile(
 _BARE_SERIES = re.compile(r"(?<![A-Za-z0-9_./-])vllm\s*[:=]\s*v?(\d+\.\d+)(?![\w.])", re.I)
 _IMAGE = re.compile(rf"(?:^|[\s/'\"=`])vllm[_-]ascend:(v{_NUMBER})((?:-\w+)*)", re.I)
 _PYTHON = (
-    (90, re.compile(r"^\s*python version\s*[:=]\s*(\d+\.\d+(?:\.\d+)?)", re.I | re.M)),
+    (90, re.compile(r"^[ \t]*python version\s*[:=]\s*(\d+\.\d+(?:\.\d+)?)", re.I | re.M)),
     (85, re.compile(r"Python Info-*\s*\n\s*Version\s*:\s*(\d+\.\d+(?:\.\d+)?)")),
     (
         60,
         re.compile(r"(?<![A-Za-z0-9_./-])python\s*(?:version|版本)?\s*[:=|]\s*v?(\d+\.\d+(?:\.\d+)?)", re.I),
     ),
-    (50, re.compile(r"^\s*Python (\d+\.\d+\.\d+)", re.M)),
+    (50, re.compile(r"^[ \t]*Python (\d+\.\d+\.\d+)", re.M)),
     (30, re.compile(r"(?<![A-Za-z0-9_./-])python[\s_-]*v?(\d+\.\d+(?:\.\d+)?)(?![\w])", re.I)),
     (10, re.compile(r"/python(3\.\d+)(?:\.\d+)?/")),
 )
@@ -130,10 +131,8 @@ _CHIP_ANYWHERE = re.compile(
     r"(?<![A-Za-z0-9_.])(?:Ascend\s*)?(910B[1-4]C?(?:-1)?|910C|910Pro[AB]|310P3?)(?![A-Za-z0-9])"
 )
 _SOC = re.compile(r"SocVersion\s*[=:]\s*Ascend(\w+)", re.I)
-_VARIABLE = re.compile(r"^\s*(?:export\s+|set\s+|-e\s+)?([A-Za-z][A-Za-z0-9_]{3,60})=(.*)$", re.M)
-_RESOLVER = re.compile(
-    r"^.*\brequires\b[^\n]*?(?:,\s*but you have\s+(?P<have>[^\n]*?)\s+which is incompatible|$)", re.M
-)
+_VARIABLE = re.compile(r"^[ \t]*(?:export\s+|set\s+|-e\s+)?([A-Za-z][A-Za-z0-9_]{3,60})=(.*)$", re.M)
+_YOU_HAVE = re.compile(r"but you have\s+(.*?)\s+which is incompatible")
 _UPSTREAM = re.compile(r"^Is CUDA available\s*:", re.M)
 _SHADOWED = re.compile(r"cannot import name '[^']*' from '(\w+)' \(unknown location\)")
 _SMI_ROW = re.compile(r"\s*(?:\+[-=+]+\s*$|\|\s*(?:\d+\s|NPU\s|Chip\s|No running processes))")
@@ -161,6 +160,7 @@ def parse(text: str) -> Environment:
     marked unsure, and `remarks` name the readings that a person should look at.
     """
     text = _ANSI.sub("", text[:_LIMIT]).translate(_WIDE)
+    text = "\n".join(line[:_LONGEST_LINE] for line in text.splitlines())
     smi = npu_smi.parse(text)
     text = _SPACED_RC.sub(r"\1\2", _JOINED.sub(r"\1", text))
     prose = "\n".join(line for line in text.splitlines() if not _is_smi_row(line))
@@ -207,9 +207,10 @@ def _line(text: str, key: str) -> str:
 def _statements(text: str) -> Iterator[tuple[str, _Said]]:
     names = list(_NAMES)
     for line in text.splitlines():
-        refused = _RESOLVER.match(line) if "requires" in line else None
-        if refused:
-            line = f"{line.partition('requires')[0]} ; {refused['have'] or ''}"
+        verb = next((word for word in (" requires ", " depends on ") if word in line), "")
+        if verb:  # pip on a conflict: what is installed stands before the verb and after "you have"
+            have = _YOU_HAVE.search(line)
+            line = f"{line.partition(verb)[0]} ; {have[1] if have else ''}"
         elif re.search(r">=|<=|~=|!=|<\d|>\d", line) and "==" not in line:
             continue  # a requirement, not an installed version
         for match in _STATEMENT.finditer(line):

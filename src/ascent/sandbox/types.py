@@ -1,4 +1,5 @@
-"""What the sandbox is asked and what it answers. Standard library only: every other room may import this file.
+"""What the sandbox is asked and what it answers. Standard library only: every other room may import this
+file.
 
 A test is one of three kinds. Values in a test are plain data (None, bool, int, float, str, and lists, tuples,
 dicts and sets of these); they are never objects with behaviour.
@@ -19,8 +20,9 @@ LEVELS: tuple[Level, ...] = ("none", "syscall-only", "confined", "namespaced")
 class FunctionTest:
     """`function(*args, **kwargs)` must return `expected`.
 
-    `tolerance` is the relative and absolute tolerance for floats (None: exact). `unordered` compares lists and
-    tuples as multisets. `mutated`, when not None, is what `args` must be after the call (in-place functions).
+    `tolerance` is the relative and absolute tolerance for floats (None: exact). `unordered` compares lists
+    and tuples as multisets. `mutated`, when not None, is what `args` must be after the call (in-place
+    functions).
     """
 
     function: str
@@ -45,11 +47,16 @@ class StdioTest:
 @dataclass(frozen=True, slots=True)
 class AssertTest:
     """Test code that runs after the program's definitions: a statement such as `assert f(2) == 4`, or a whole
-    `check(candidate)` followed by its call. `setup` runs before it (imports that the test needs)."""
+    `check(candidate)` followed by its call. `setup` runs before it (imports that the test needs).
+
+    `in_process` runs it in the program's own process, where the program can forge its outcome: refused
+    unless the sandbox was opened with `allow_in_process`.
+    """
 
     code: str
     setup: str = ""
     kind: Literal["assert"] = "assert"
+    in_process: bool = False
 
 
 Test: TypeAlias = FunctionTest | StdioTest | AssertTest
@@ -65,8 +72,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program may use. Seconds, bytes and counts; times hold for the program and all its tests together
-    unless `per_test_seconds` is set, which bounds each test as well."""
+    """What one program may use. Seconds, bytes and counts; times hold for the program and all its tests
+    together unless `per_test_seconds` is set, which bounds each test as well. `scratch_bytes` bounds all
+    files in the scratch directory together. `isolate_tests` gives each test a fresh process instead of one
+    for all of them."""
 
     wall_seconds: float = 10.0
     cpu_seconds: float = 5.0
@@ -77,6 +86,8 @@ class Limits:
     processes: int = 32
     open_files: int = 64
     stop_at_first_failure: bool = False
+    scratch_bytes: int = 64 * 2**20
+    isolate_tests: bool = False
 
     def stretched(self, factor: float) -> Limits:
         """The same limits with all times multiplied by `factor`."""
@@ -106,10 +117,11 @@ class Outcome(StrEnum):
 class Verdict:
     """The judgement of one program: one outcome a test, in the order in which the tests were given.
 
-    `compiled` says that the source is valid in its language. `infrastructure_error` is set when the sandbox itself
-    failed: such a verdict says nothing about the program and must be masked, never scored 0. `output` is an excerpt of
-    what the program printed, `error` the first error in words. `seconds` is wall time in the sandbox, without queueing;
-    `cpu_seconds` what the program used. `level` is the confinement that was active.
+    `compiled` says that the source is valid in its language. `infrastructure_error` is set when the sandbox
+    itself failed: such a verdict says nothing about the program and must be masked, never scored 0. `output`
+    is an excerpt of what the program printed, `error` the first error in words. `seconds` is wall time in
+    the sandbox, without queueing; `cpu_seconds` and `peak_bytes` (resident memory) what the program used.
+    `level` is the confinement that was active.
     """
 
     compiled: bool
@@ -120,6 +132,7 @@ class Verdict:
     error: str | None = None
     level: Level = "none"
     infrastructure_error: str | None = None
+    peak_bytes: int = 0
 
     @property
     def passed(self) -> int:

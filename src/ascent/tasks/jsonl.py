@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ascent.errors import InputError
-from ascent.sandbox.types import AssertTest, FunctionTest, Language, Limits, StdioTest, Test
-from ascent.tasks.rows import Row, RowError, kind_of, list_field, optional_text_field, text_field
+from ascent.sandbox.types import AssertTest, FunctionTest, Language, Limits, Program, StdioTest, Test
+from ascent.tasks.rows import Row, RowError, kind_of, list_field, optional_text_field, parse_json, text_field
 from ascent.tasks.values import decode_value, encode_value
 from ascent.types import Message, Task
 
@@ -30,9 +30,11 @@ _TASK_KEYS = tuple(field.name for field in fields(Task))
 _TEST_KEYS = {
     "function": ("kind", "function", "args", "expected", "kwargs", "tolerance", "unordered", "mutated"),
     "stdio": ("kind", "stdin", "stdout"),
-    "assert": ("kind", "code", "setup"),
+    "assert": ("kind", "code", "setup", "in_process"),
 }
-_INTEGER_LIMITS = ("memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
+_INTEGER_LIMITS = ("memory_bytes", "output_bytes", "file_bytes", "scratch_bytes", "processes", "open_files")
+_BOOLEAN_LIMITS = ("stop_at_first_failure", "isolate_tests")
+_SUFFIXES: dict[str, Language] = {".py": "python", ".c": "c", ".cc": "cpp", ".cpp": "cpp", ".rs": "rust"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -69,6 +71,39 @@ def task_from_row(row: Row) -> Task:
         prefix=text_field(row, "prefix", ""),
         reference=optional_text_field(row, "reference"),
     )
+
+
+def load_tests(path: Path, language: Language = "python") -> tuple[Test, ...]:
+    """The tests in a JSON file: a list of objects, as in a task's `visible_tests`.
+
+    Raises:
+        InputError: the file can't be read, or a test is wrong; the message says which and how.
+    """
+    try:
+        return _tests({"tests": parse_json(_read_text(path), "it")}, "tests", None, language)
+    except RowError as error:
+        raise InputError(f"{path}: {error}", "docs/sandbox.md shows a file of tests.") from None
+
+
+def load_program(path: Path) -> Program:
+    """The program in a file; its suffix tells the language.
+
+    Raises:
+        InputError: the file can't be read, or its suffix is unknown.
+    """
+    language = _SUFFIXES.get(path.suffix)
+    if language is None:
+        raise InputError(f"{path}: can't tell the language from {path.suffix!r}", f"Known: {', '.join(_SUFFIXES)}.")
+    return Program(_read_text(path), language)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"can't read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: byte {error.start} can't be decoded") from None
 
 
 def task_to_row(task: Task) -> dict[str, Any]:
@@ -170,7 +205,7 @@ def _limits(row: Row) -> Limits | None:
 
 
 def _limit(key: str, value: Any) -> Any:
-    if key == "stop_at_first_failure":
+    if key in _BOOLEAN_LIMITS:
         if not isinstance(value, bool):
             raise RowError(f"limits: {key!r} must be true or false, not {value!r}")
         return value
@@ -209,7 +244,11 @@ def _test(row: Any, entry_point: str | None) -> Test:
     if kind == "stdio":
         return StdioTest(stdin=text_field(row, "stdin"), stdout=text_field(row, "stdout"))
     if kind == "assert":
-        return AssertTest(code=text_field(row, "code", nonempty=True), setup=text_field(row, "setup", ""))
+        in_process = row.get("in_process", False)
+        if not isinstance(in_process, bool):
+            raise RowError(f"'in_process' must be true or false, not {in_process!r}")
+        code, setup = text_field(row, "code", nonempty=True), text_field(row, "setup", "")
+        return AssertTest(code=code, setup=setup, in_process=in_process)
     return _function_test(row, entry_point)
 
 

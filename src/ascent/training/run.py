@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ascent.rollout.models import load_tokenizer, model_folder
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.starter.building import check_unseen
 from ascent.sandbox import Sandbox
-from ascent.sandbox.types import LEVELS
+from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
@@ -76,8 +76,11 @@ def train(
     for note in tasks.notes:
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
-    _check_enough_tasks(tasks, args)
-    with _code_reward(config, (*tasks.train, *tasks.held_out), reward_class) as reward:
+    with _open_sandbox(config) as sandbox:
+        say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
+        tasks = _judgeable(tasks, sandbox, say)
+        _check_enough_tasks(tasks, args)
+        reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
         say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
         trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
@@ -226,21 +229,44 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-@contextlib.contextmanager
-def _code_reward(config: RunConfig, tasks: Sequence[Task], reward_class: type[CodeReward]) -> Iterator[CodeReward]:
-    sandbox = Sandbox(slots=config.sandbox.slots, limits=config.sandbox.limits())
-    if LEVELS.index(sandbox.level) < LEVELS.index(config.sandbox.require):
-        sandbox.close()
-        raise InputError(
-            f"sandbox.require={config.sandbox.require}, but this machine confines programs to {sandbox.level!r} only",
-            "Run model-written programs less confined at your own risk: sandbox.require=" + sandbox.level,
-        )
-    weights = RewardWeights(config.reward.compile_weight, config.reward.tests_weight, config.reward.all_tests_weight)
-    reward = reward_class(tasks, weights=weights, tests=config.reward.tests, sandbox=sandbox)
+def _open_sandbox(config: RunConfig) -> Sandbox:
+    settings = config.sandbox
     try:
-        yield reward
-    finally:
-        reward.close()
+        return Sandbox(
+            slots=settings.slots,
+            limits=settings.limits(),
+            require=settings.require,
+            packages=settings.packages,
+            allow_in_process=settings.allow_in_process,
+        )
+    except SandboxError as error:
+        raise InputError(f"sandbox: {error}") from error
+
+
+def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
+    """The tasks whose tests this sandbox can run; the others are left out and told."""
+    refused: list[str] = []
+
+    def keep(task: Task) -> bool:
+        try:
+            sandbox.check(task.language, task.tests)
+        except SandboxError as error:
+            refused.append(f"{task.id}: {error}")
+            return False
+        return True
+
+    kept = replace(tasks, train=tuple(filter(keep, tasks.train)), held_out=tuple(filter(keep, tasks.held_out)))
+    if refused:
+        say(f"note: {len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")
+    if not kept.train:
+        raise InputError(f"no training task is left whose tests can be run; {refused[0]}")
+    return kept
+
+
+def _code_reward(config: RunConfig, tasks: Sequence[Task], sandbox: Sandbox, kind: type[CodeReward]) -> CodeReward:
+    section = config.reward
+    weights = RewardWeights(section.compile_weight, section.tests_weight, section.all_tests_weight)
+    return kind(tasks, weights=weights, tests=section.tests, sandbox=sandbox)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from ascent.environment.rules import found
 from ascent.environment.versions import same
 
 _COMPILER_NEEDS = ("attrs", "decorator", "sympy", "cffi", "pyyaml", "psutil", "protobuf", "scipy", "absl-py")
+_AGAIN = ("put the line into the service unit and the container's entry point as well",)
 _KERNEL_NAMES = {"A2": ("910b",), "A3": ("910_93", "910c"), "310P": ("310p",)}
 
 
@@ -22,8 +23,7 @@ def toolkit(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         if environment.origin == "machine" and environment.accelerator == "npu":
             yield found("A301", "error", "no CANN toolkit is installed")
         return
-    active = environment.part("toolkit")
-    assert active is not None
+    active = environment.part("toolkit") or installed[0]
     if environment.origin == "report":
         yield found("A301", "ok", f"CANN {active.version}", evidence=[active.path], sure=active.sure)
         return
@@ -49,14 +49,12 @@ def toolkit(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         )
 
 
-_AGAIN = ("put the line into the service unit and the container's entry point as well",)
-
-
 def _set_env(part: CannPart) -> str:
-    path = part.path.rstrip("/")
-    for ending in ("/latest",):
-        path = path.removesuffix(ending)
-    return f"{path}/set_env.sh"
+    """The script to source: beside the versions where they lie in folders, else in the install itself."""
+    for shared in ("/ascend-toolkit/", "/nnal/atb/"):
+        if shared in part.path:
+            return f"{part.path.partition(shared)[0]}{shared}set_env.sh"
+    return f"{part.path.rstrip('/')}/set_env.sh"
 
 
 def nnal(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
@@ -79,7 +77,7 @@ def nnal(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
                 "A304",
                 "error",
                 f"NNAL {part.version} is installed, but not sourced",
-                mend=[f"source {part.path.removesuffix('/latest')}/set_env.sh", *_AGAIN],
+                mend=[f"source {_set_env(part)}", *_AGAIN],
                 evidence=[part.path],
             )
     if active is not None and not same(part.version, active.version):

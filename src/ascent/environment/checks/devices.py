@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ascent.environment import chips
 from ascent.environment.checks.purpose import Purpose
-from ascent.environment.finding import Finding
+from ascent.environment.finding import Finding, Level
 from ascent.environment.inventory import Device, Environment
 from ascent.environment.npu_smi import masked_by
 from ascent.environment.rules import found
@@ -75,10 +75,10 @@ def health(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     ill = [device for device in stated if device.health.split(" ")[0] != "OK"]
     grave = [device for device in ill if device.health.split(" ")[0] != "Warning"]
     for device in ill:
-        level = "error" if device in grave else "warning"
+        level: Level = "error" if device in grave else "warning"
         yield found(
             "A203",
-            "error" if level == "error" else "warning",
+            level,
             f"{_place(device)} is in state {device.health}",
             evidence=[_described(device)],
         )

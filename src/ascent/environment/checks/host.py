@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 from ascent.environment.checks.purpose import Purpose
-from ascent.environment.finding import Finding
+from ascent.environment.finding import Finding, Level
 from ascent.environment.inventory import Environment
 from ascent.environment.rules import found
 from ascent.environment.versions import python_inside
@@ -58,10 +58,10 @@ def memory_and_disk(environment: Environment, purpose: Purpose) -> Iterator[Find
         size = f"/dev/shm holds {host.shared_memory / GIB:.1f} GiB"
         yield found("A103", "ok" if host.shared_memory >= GIB else "warning", size)
     for place, free in host.disk_free.items():
-        level = "ok" if free >= 20 * GIB else "warning" if free >= 2 * GIB else "error"
+        level: Level = "ok" if free >= 20 * GIB else "warning" if free >= 2 * GIB else "error"
         yield found(
             "A105",
-            "ok" if level == "ok" else "warning" if level == "warning" else "error",
+            level,
             f"{free / GIB:.0f} GiB free in {place}",
         )
     if host.memory_available is not None and host.memory_total is not None:

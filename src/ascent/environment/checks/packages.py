@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ascent.environment import matrix
 from ascent.environment.checks.purpose import Purpose
-from ascent.environment.finding import Finding
+from ascent.environment.finding import Finding, Level
 from ascent.environment.inventory import Environment
 from ascent.environment.rules import found
 from ascent.environment.versions import at_least, inside, older, parse
@@ -45,7 +45,7 @@ def row(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
             "A401",
             "error",
             f"not on the row of vllm-ascend {target.vllm_ascend}: " + "; ".join(map(str, judgement.differences)),
-            mend=matrix.steps_onto(target, environment, judgement.differences),
+            mend=[*matrix.steps_onto(target, environment, judgement.differences), *_other_way(environment, target)],
             evidence=[judgement.remark] if judgement.remark else _named(environment),
             sure=sure,
         )
@@ -71,6 +71,17 @@ def row(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
             f"{judgement.remark} (read on {read}): unknown, not wrong",
             evidence=_named(environment),
         )
+
+
+def _other_way(environment: Environment, target: matrix.Row) -> list[str]:
+    """A smaller change, where the rest of the machine is on another row already."""
+    other = matrix.row_of_the_rest(environment)
+    if other is None or other == target or not environment.version("vllm-ascend"):
+        return []
+    return [
+        f"or change vllm-ascend alone, since all else fits its row {other.vllm_ascend}: "
+        f'pip install --no-deps "vllm-ascend=={other.vllm_ascend}"'
+    ]
 
 
 def _named(environment: Environment) -> list[str]:
@@ -122,8 +133,11 @@ def plug_in(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
 def numpy_two(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     """A406: numpy 2 with CANN up to 8.2.RC1."""
     numpy, cann = environment.version("numpy"), environment.cann_version
+    if not cann and (nearest := matrix.judge(environment).row) is not None and environment.version("vllm-ascend"):
+        cann = nearest.cann  # not stated: what the release was made for
     if at_least(numpy, "2.0.0") and cann and inside(cann, "<= 8.2.RC1"):
-        yield found("A406", "error", f"numpy {numpy} with CANN {cann}", sure=environment.sure("numpy"))
+        stated = bool(environment.cann_version) and environment.sure("numpy")
+        yield found("A406", "error", f"numpy {numpy} with CANN {cann}", sure=stated)
 
 
 def triton(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
@@ -171,10 +185,10 @@ def trl(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     if ascend and inside(ascend, ">= 0.9.2rc1, < 0.12.0rc1") and purpose.server_mode is not False:
         yield found("A410", "warning", f"TRL's server mode doesn't work with vllm-ascend {ascend}")
     if inside(version, ">= 0.26.0, < 1.10") and purpose.sleep_mode is not False:
-        level = "error" if purpose.sleep_mode else "note"
+        level: Level = "error" if purpose.sleep_mode else "note"
         yield found(
             "A411",
-            "error" if level == "error" else "note",
+            level,
             f"TRL {version} samples from stale weights in sleep mode (vllm_enable_sleep_mode)",
         )
     elif older(version, "0.29.0") and ascend and at_least(version, "0.22.0") and purpose.sleep_mode is not False:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ascent.environment import settings
 from ascent.environment.checks.purpose import Purpose
-from ascent.environment.finding import Finding
+from ascent.environment.finding import Finding, Level
 from ascent.environment.inventory import Environment
 from ascent.environment.npu_smi import masked_by
 from ascent.environment.rules import found
@@ -25,10 +25,10 @@ def expandable_segments(environment: Environment, purpose: Purpose) -> Iterator[
     """A501: expandable segments and sleep mode exclude each other."""
     value = environment.variables.get("PYTORCH_NPU_ALLOC_CONF", "")
     if "expandable_segments:true" in value.lower().replace(" ", "") and purpose.sleep_mode is not False:
-        level = "error" if purpose.sleep_mode else "warning"
+        level: Level = "error" if purpose.sleep_mode else "warning"
         yield found(
             "A501",
-            "error" if level == "error" else "warning",
+            level,
             "PYTORCH_NPU_ALLOC_CONF switches expandable segments on"
             + (" and the run uses sleep mode" if purpose.sleep_mode else ": sleep mode won't work"),
             evidence=[f"PYTORCH_NPU_ALLOC_CONF={value}"],

@@ -1,0 +1,185 @@
+"""No hostile program gets a pass that it didn't earn, gets out, or leaves anything behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from ascent.sandbox import Level, Limits, Outcome, Program, Sandbox, SandboxError
+from ascent.sandbox.attack import COMPILE, LIMITS, AttackResult, arena, judged_by, run_attacks
+from ascent.sandbox.hostile import Attack, attacks
+from ascent.sandbox.types import Language
+
+COMPILERS: dict[Language, str] = {"c": "gcc", "cpp": "g++", "rust": "rustc"}
+# What differs between levels: where a program may reach, not what its values are worth.
+REACHING = ("reaching out", "stealing", "compiling")
+
+
+def runnable(kinds: Sequence[str] | None = None) -> list[Attack]:
+    """Attacks whose compilers are installed."""
+    return [
+        attack
+        for attack in attacks()
+        if (attack.language == "python" or shutil.which(COMPILERS[attack.language]))
+        and (not kinds or attack.kind in kinds)
+    ]
+
+
+def breached(results: Sequence[AttackResult]) -> dict[str, tuple[str, ...]]:
+    return {result.attack.name: result.breaches for result in results if result.breaches}
+
+
+@contextmanager
+def opened(level: Level, without: Sequence[str] = (), slots: int = 1) -> Iterator[Sandbox]:
+    require: Level = "none" if without else level
+    try:
+        sandbox = Sandbox(slots=slots, at_most=level, require=require, without=without, compile_limits=COMPILE)
+    except SandboxError as error:
+        pytest.skip(f"level {level} isn't available here: {error}")
+    with sandbox:
+        yield sandbox
+
+
+def test_there_are_enough_of_every_kind() -> None:
+    kinds = Counter(attack.kind for attack in attacks())
+    assert len(kinds) == 10
+    assert min(kinds.values()) >= 15
+    assert sum(kinds.values()) > 230
+    names = [attack.name for attack in attacks()]
+    assert len(set(names)) == len(names)
+
+
+def test_the_arena_sees_what_honest_power_could_do() -> None:
+    """Without any wall most of what reaches out succeeds: the traps of the arena work."""
+    harmless = (
+        "reads a file",
+        "UDP",
+        "writes to a shared folder",
+        "Unix datagrams",
+        "overwrites and deletes",
+        "TCP",
+        "subprocess",
+    )
+    chosen = [attack for attack in attacks() if attack.name in harmless]
+    with opened("none", without=("limits", "user")) as bare:
+        assert set(breached(run_attacks(bare, chosen))) == set(harmless)
+
+
+@pytest.mark.timeout(600)
+def test_nothing_breaches_confined() -> None:
+    with opened("confined") as sandbox:
+        assert sandbox.level == "confined"
+        results = run_attacks(sandbox, runnable())
+    assert breached(results) == {}
+    # The attacks must have run: most come to an outcome of their own, not all to the same error.
+    outcomes = Counter(outcome for result in results for outcome in result.verdict.outcomes)
+    assert outcomes[Outcome.PASSED] == 0
+    assert len(outcomes) >= 6
+    assert all(result.verdict.infrastructure_error is None for result in results)
+
+
+@pytest.mark.timeout(600)
+def test_nothing_breaches_namespaced() -> None:
+    with opened("namespaced") as sandbox:
+        assert breached(run_attacks(sandbox, runnable(REACHING))) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_of_any_kind_breaches_namespaced() -> None:
+    with opened("namespaced") as sandbox:
+        assert breached(run_attacks(sandbox, runnable())) == {}
+
+
+# What each layer alone stops, of the attacks that no other layer stops as well.
+STOPPED = {
+    "landlock": {
+        "reads a file",
+        "maps a file",
+        "includes a secret",
+        "poisons the compile cache",
+        "overwrites its own file",
+        "writes to a shared folder",
+        "overwrites and deletes",
+    },
+    "seccomp": {
+        "UDP",
+        "Unix socket",
+        "Unix datagrams",
+        "vfork and clone",
+        "ptrace",
+        "namespaces",
+        "shared memory",
+        "keyring",
+        "kernel doors",
+    },
+    "limits": {"memory", "limits of its own"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("layer", ["limits", "user", "landlock", "seccomp"])
+def test_each_layer_taken_away_lets_named_attacks_through(layer: str) -> None:
+    with opened("confined", without=[layer]) as sandbox:
+        through = breached(run_attacks(sandbox, runnable()))
+    assert set(through) >= STOPPED.get(layer, set()), through
+    if layer == "user":
+        assert through == {}  # Landlock and the filter hold without it
+    assert not any(breach.startswith("passed") for breaches in through.values() for breach in breaches)
+
+
+def outcomes_of(sandbox: Sandbox, chosen: Sequence[Attack], limits: Limits) -> list[tuple[Outcome, ...]]:
+    with arena() as ground:
+        jobs = [
+            (Program(ground.fill(attack.source), attack.language), judged_by(attack, ground.wanted))
+            for attack in chosen
+        ]
+        return [verdict.outcomes for verdict in sandbox.run_many(jobs, limits)]
+
+
+def judged_alike(chosen: Sequence[Attack]) -> dict[str, tuple[object, object]]:
+    """Attacks judged differently alone and when four at once share the cores with threads that spin."""
+    with opened("confined") as alone:
+        first = outcomes_of(alone, chosen, LIMITS)
+    stop = threading.Event()
+    hogs = [threading.Thread(target=lambda: [None for _ in iter(stop.is_set, True)]) for _ in range(2)]
+    with opened("confined", slots=2 * (os.cpu_count() or 1)) as busy:
+        for hog in hogs:
+            hog.start()
+        try:
+            second = outcomes_of(busy, chosen, LIMITS)
+        finally:
+            stop.set()
+    return {attack.name: (one, two) for attack, one, two in zip(chosen, first, second, strict=True) if one != two}
+
+
+# Where two limits race, which one is met first depends on the machine; both are failures.
+RACES = {
+    "output",
+    "output on stderr",
+    "threads",
+    "threads that spin",
+    "much in many files",
+    "many files",
+    "memory",
+    "stops itself",
+}
+
+
+def test_verdicts_are_the_same_under_load() -> None:
+    chosen = [attack for attack in attacks() if attack.kind in ("leaving early", "lying values", "forging the channel")]
+    assert judged_alike([attack for attack in chosen if attack.name not in RACES]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_verdicts_are_the_same_under_load() -> None:
+    different = judged_alike([attack for attack in runnable() if attack.kind != "compiling"])
+    assert set(different) <= RACES
