@@ -53,6 +53,7 @@ def test_the_same_seed_gives_the_same_numbers(
     first, second = numbers(tmp_path / "one"), numbers(tmp_path / "two")
     assert len(first) == 2
     assert first == second
+    assert any(line["grad_norm"] for line in first), "there was something to learn, so the weights moved"
     evaluations = [(tmp_path / name / "evaluation.json").read_text() for name in ("one", "two")]
     assert evaluations[0] == evaluations[1]
     assert "Held-out tasks" in done.stdout
