@@ -76,6 +76,7 @@ def test_rates_by_family_and_in_all(tmp_path: Path) -> None:
         "all": ["4", "50%", "->", "75%", "56%", "->", "81%"],
     }
     assert "3 steps in 6 s" in said
+    assert "30 to 95% greedy" in said, "Wilson's interval of 3 in 4"
 
 
 def test_most_improved_tasks_come_from_different_families_first(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ascent.cli import main
+from ascent.errors import InputError
 from ascent.rollout.starter.building import Recipe, starter_folder
 from ascent.rollout.starter.warm_start import Schedule
-from ascent.tracking.run_directory import read_json_lines
+from ascent.tracking.run_directory import RunDirectory, read_json_lines
 
 pytestmark = pytest.mark.torch
 Ascent = Callable[..., subprocess.CompletedProcess[str]]
@@ -52,12 +53,26 @@ def test_the_same_seed_gives_the_same_numbers(
     first, second = numbers(tmp_path / "one"), numbers(tmp_path / "two")
     assert len(first) == 2
     assert first == second
+    assert any(line["grad_norm"] for line in first), "there was something to learn, so the weights moved"
     evaluations = [(tmp_path / name / "evaluation.json").read_text() for name in ("one", "two")]
     assert evaluations[0] == evaluations[1]
     assert "Held-out tasks" in done.stdout
     assert "What next" in done.stdout
     assert (tmp_path / "two" / "curve.svg").is_file()
     assert {"prompt", "completion"} <= set(json.loads(evaluations[0])["after"]["results"][0])
+
+
+def test_a_resumed_run_still_has_its_evaluation_before(tmp_path: Path) -> None:
+    from ascent.training.evaluation import Evaluation, TaskResult, save_evaluations, saved_before
+
+    run = RunDirectory(tmp_path)
+    assert saved_before(run) is None
+    before = Evaluation((TaskResult("a", "lists", "# a\ndef f(x):", 1.0, 0.25, "\n    return x"),))
+    save_evaluations(run, before, None)
+    assert saved_before(run) == before
+    run.evaluation.write_text('{"before": {"results": [{"task_id": 1}]}}')
+    with pytest.raises(InputError, match=r"evaluation\.json is not what a run writes"):
+        saved_before(run)
 
 
 @pytest.mark.slow

@@ -234,6 +234,7 @@ def test_bad_input_is_one_clear_message(
         "tasks.max_prompt_tokens=3": ("every prompt is longer than 3 tokens",),
         "trainer.max_completion_length=256": ("leaves no room for a prompt in the context of 256 tokens",),
         "trainer.num_generations=3": ("must be divisible by num_generations",),
+        "trainer.per_device_train_batch_size=64": ("6 training tasks, but a generation takes 16 different ones",),
     }
     for number, (override, expected) in enumerate(cases.items()):
         assert main(["train", str(config), override, f"tracking.name=bad{number}"]) == 2, override

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,9 +79,9 @@ def _rates(results: Results) -> Group:
         table.add_row(Text(family or "-"), *_row(before, after))
     table.add_row("all", *_row(results.before, results.after), style="bold")
     about = (
-        f"Pass rate on {len(results.after)} tasks that were never trained on"
-        + (", before and after" if results.before else "")
-        + f"; the last line is sure to {_interval(results.after)}."
+        f"Pass rate on {len(results.after)} tasks that were never trained on. "
+        f"95 % intervals of the last rates: {_interval(results.after, 'greedy')} greedy, "
+        f"{_interval(results.after, 'sampled')} sampled."
     )
     return Group(Text(), Rule("Held-out tasks"), Text(about), Text(), table)
 
@@ -97,15 +96,12 @@ def _row(before: Sequence[HeldOutTask], after: Sequence[HeldOutTask]) -> tuple[s
     return str(len(after)), change("greedy"), change("sampled")
 
 
-def _interval(tasks: Sequence[HeldOutTask]) -> str:
-    """Half the width of the 95 % interval of both rates, from their spread over the tasks."""
-    if len(tasks) < 2:
-        return "nothing, with one task"
-    halves = []
-    for kind in ("greedy", "sampled"):
-        spread = statistics.stdev(getattr(task, kind) for task in tasks)
-        halves.append(f"{100 * 1.96 * spread / math.sqrt(len(tasks)):.0f} ({kind})")
-    return f"about {' and '.join(halves)} points either way, in 95 cases of 100"
+def _interval(tasks: Sequence[HeldOutTask], kind: str) -> str:
+    """Wilson's 95 % interval of a rate, each task taken as one trial (samples of one task are alike)."""
+    rate, n, z = mean(getattr(task, kind) for task in tasks), len(tasks), 1.96
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    return f"{100 * (centre - half):.0f} to {centre + half:.0%}"
 
 
 def _examples(results: Results) -> Group:
@@ -163,7 +159,7 @@ def _whereabouts(results: Results) -> Group:
     further.add_row("own tasks", "tasks.train=my_tasks.jsonl (docs/tasks.md, docs/first-steps.md)")
     further.add_row("own model", "model.path=FOLDER or a hub id, such as in examples/smollm2_mbpp.yaml")
     further.add_row("ask it", Text(f"ascent generate {run}/model --prompt PROMPT"))
-    further.add_row("Ascend", "the same files and commands on a machine with NPUs")
+    further.add_row("Ascend", "install as docs/install.md says, ascent doctor, then the same commands")
     return Group(Text(), Rule("Where everything lies"), table, Text(), Rule("What next"), further)
 
 

@@ -64,6 +64,7 @@ class Results:
     def most_improved(self, count: int = 3) -> list[Change]:
         """The tasks that gained most, one of each family while there are others; none that gained nothing."""
         gained = sorted((c for c in self.changes() if c.gain > 0), key=lambda change: -change.gain)
+        # read backwards, so that the best of each family is what stays
         firsts = list({change.after.family: change for change in reversed(gained)}.values())
         best = sorted(firsts, key=lambda change: -change.gain)
         return [*best, *(change for change in gained if change not in best)][:count]

@@ -79,6 +79,7 @@ def train(
     with _open_sandbox(config) as sandbox:
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
+        _check_enough_tasks(tasks, args)
         reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
         say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
@@ -202,6 +203,19 @@ def _trainer(
         recorder=recorder,
         run_name=recorder.run.path.name,
     )
+
+
+def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:
+    """A generation takes different prompts; with fewer tasks than that TRL's sampler would give none."""
+    assert args.generation_batch_size is not None  # TRL has filled it in
+    assert args.num_generations is not None
+    prompts = args.generation_batch_size // args.num_generations
+    if len(tasks.train) < prompts:
+        raise InputError(
+            f"{len(tasks.train)} training tasks, but a generation takes {prompts} different ones "
+            f"({args.generation_batch_size} completions / num_generations={args.num_generations})",
+            "Lower trainer.per_device_train_batch_size, or add tasks.",
+        )
 
 
 def _longest_completion(args: GRPOConfig) -> int:
