@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -189,11 +188,9 @@ def test_program_that_isnt_there() -> None:
     )
 
 
-def test_this_machine_in_under_a_second() -> None:
-    begun = time.monotonic()
+def test_this_machine() -> None:
     environment = machine.inspect()
-    checks.run(environment)
-    assert time.monotonic() - begun < 1.0
+    assert checks.run(environment)
     assert environment.host.python
 
 
