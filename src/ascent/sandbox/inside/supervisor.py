@@ -44,6 +44,7 @@ def main() -> NoReturn:
     sys.dont_write_bytecode = True
     slot = _Slot(sock, config, walls)
     wire.send(sock, slot.report())
+    compile("", "<warm>", "exec")  # makes the types of syntax trees, which each child would have to make for itself
     gc.collect()
     gc.freeze()
     slot.serve()
