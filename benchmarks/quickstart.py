@@ -106,6 +106,8 @@ def train(name: str, seed: int, out: Path, reward: type[CodeReward], overrides: 
     run = run_directory.create(out, name)
     run.config.write_text(settings.to_yaml(), encoding="utf-8")
     result = training.train(settings, run, reward_class=reward)
+    if result.stopped:
+        sys.exit(f"{name} was stopped before its end and has no result; remove {run.path} to run it anew")
     return {
         when: {"greedy": evaluation.greedy, "sampled": evaluation.sampled, "tasks": len(evaluation.results)}
         for when, evaluation in (("before", result.before), ("after", result.after))
