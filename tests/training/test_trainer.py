@@ -161,6 +161,25 @@ def test_what_only_trl_can_do_is_refused_by_name(tiny_policy: Callable[..., Path
         make_trainer(tiny_policy(), tmp_path, use_vllm=True, vllm_mode="server")
 
 
+def test_a_dataset_without_task_ids_is_told(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    from ascent import CodeReward
+    from ascent.sandbox import FunctionTest
+    from ascent.types import Task
+
+    reward = CodeReward([Task("t", "", (FunctionTest("f", (0,), 1),), entry_point="f")])
+    trainer = make_trainer(tiny_policy(), tmp_path, reward=reward)
+    trainer.train_dataset = trainer.train_dataset.remove_columns("task_id")
+    with pytest.raises(InputError, match="no column task_id"):
+        trainer.train()
+    reward.close()
+
+
+def test_images_are_refused_not_dropped(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    trainer = make_trainer(tiny_policy(), tmp_path)
+    with pytest.raises(InputError, match="images in prompts"):
+        trainer._generate_single_turn([[5]], [["picture"]], {}, 4)
+
+
 def test_resumed_training_is_the_same_training(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     import torch
 

@@ -35,6 +35,8 @@ from ascent.training.recording import Recorder, StepRecord
 from ascent.training.requests import LocalGroup, group_requests
 from ascent.types import Completion, Sampling
 
+_TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
+
 
 class GRPOTrainer(TRLTrainer):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
@@ -120,6 +122,8 @@ class GRPOTrainer(TRLTrainer):
                 return super()._generate_single_turn(
                     prompt_ids, images, multimodal_fields, num_generations, has_tool_images
                 )
+        if images is not None:
+            raise InputError("images in prompts: not available with Ascent's engine in this version", _TAKE_PLAIN)
         assert self._batch is not None
         self.sync_engine()
         self._batch.groups = group_requests(
@@ -190,6 +194,11 @@ class GRPOTrainer(TRLTrainer):
 
     def _start_reward(self, row: dict[str, Any], text: str) -> None:
         for reward in self._code_rewards():
+            if "task_id" not in row:
+                raise InputError(
+                    "the dataset has no column task_id, by which CodeReward finds a completion's tests",
+                    "Make it with ascent.training.policy_tasks.to_dataset(tasks), or add the column.",
+                )
             reward.start(row["task_id"], text)
 
     def _code_rewards(self) -> Iterable[CodeReward]:
@@ -343,7 +352,7 @@ def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None
     if only_plain:
         raise InputError(
             f"{', '.join(only_plain)}: not available with Ascent's engine in this version",
-            "Set plain=True in GRPOConfig to take TRL's own path.",
+            _TAKE_PLAIN,
         )
 
 
