@@ -34,11 +34,24 @@ class RolloutEngine(Protocol):
         """How many completions were submitted and not yet returned by `poll`."""
         ...
 
-    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def needs_weights(self) -> bool:
+        """Whether what was submitted can't be finished before `update_weights` is called again.
+
+        So it is when servers were restarted and hold no weights of the trainer. Always False for an engine in the
+        trainer's process.
+        """
+        ...
+
+    def update_weights(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
+    ) -> None:
         """Replace all weights; names and shapes are those of the Hugging Face checkpoint.
 
-        Completions sampled afterwards carry `version`. Raises WeightSyncError when a weight of the engine's model was
-        not given or could not be loaded; the engine must not be used after that.
+        Completions sampled afterwards carry `version`. `named_tensors` is iterated to its end or not at all, because
+        making them may be collective over processes. Raises WeightMismatchError when what arrived is not what was sent,
+        or does not compute as the trainer's weights do (the same weights may be sent again), and WeightSyncError when a
+        weight of the engine's model was not given or could not be loaded. Until a later call succeeds nothing is
+        sampled.
         """
         ...
 
@@ -56,7 +69,30 @@ class PromptTooLongError(ValueError):
 
 
 class WeightSyncError(RuntimeError):
-    """The engine's weights are not what the trainer sent."""
+    """New weights did not reach the engine."""
+
+
+class WeightMismatchError(WeightSyncError):
+    """The engine's weights are not what the trainer sent. `parameters` names those concerned, where that is known."""
+
+    def __init__(self, message: str, parameters: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.parameters = tuple(parameters)
+
+
+class EngineLostError(RuntimeError):
+    """The sampling servers are gone and won't come back by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Fixed token sequences and the log-probabilities that the trainer's weights give them.
+
+    `logps[i][t]` is the log-probability of `sequences[i][t + 1]` after `sequences[i][: t + 1]`, at temperature 1.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    logps: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

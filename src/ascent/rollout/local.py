@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engine import Canary, EngineSettings, WeightSyncError, check_length
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.statistics import EngineCounter
 from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
@@ -85,8 +85,15 @@ class LocalEngine:
         """See RolloutEngine."""
         return len(self._pending)
 
-    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def needs_weights(self) -> bool:
         """See RolloutEngine."""
+        return False
+
+    def update_weights(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
+    ) -> None:
+        """See RolloutEngine. `canary` is not used: nothing travels, and every parameter is known to be reached."""
+        del canary
         if self._pending:
             raise WeightSyncError(f"{len(self._pending)} completions are still being sampled with the old weights")
         import torch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ascent.rollout.engine import check_length
+from ascent.rollout.engine import Canary, check_length
 from ascent.rollout.statistics import EngineCounter
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -71,9 +71,15 @@ class TransformersEngine:
         self._counter.running = max(self._counter.running, len(completions))
         return completions
 
-    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def needs_weights(self) -> bool:
+        """See RolloutEngine."""
+        return False
+
+    def update_weights(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
+    ) -> None:
         """The weights are the trainer's own; only the version changes."""
-        del named_tensors
+        del named_tensors, canary
         self._version = version
 
     def stats(self) -> EngineStats:
