@@ -85,7 +85,7 @@ def test_grpo_is_the_cpus(
     assert on_npu["moved"] > 1e-3  # three steps of Adam at 1e-3: the comparison is of something that happened
 
 
-SWEEP = {
+SWEEP: dict[str, dict[str, Any]] = {
     "bf16": {"bf16": True},
     "fp16 with a scaler": {"fp16": True},
     "gradient checkpointing": {"gradient_checkpointing": True},
