@@ -9,6 +9,7 @@ set -euo pipefail
 VERSION=v0.23.0.post1 # vllm-ascend's release; the row that belongs to it: docs/ascend.md
 REPOSITORY=quay.io/ascend/vllm-ascend
 ROOT=${CONTAINER_ROOT:-} # another root to look in, for tests
+HERE=$(cd "$(dirname "$0")/../.." && pwd) # the repository, which the container sees as /workspace/ascent
 
 engine=docker cards=all chip=auto image='' shm=64g network='' print=no name=ascent
 mounts=() command=(bash)
@@ -124,7 +125,7 @@ done
 for path in /etc/hccn.conf "$driver/tools/hccn_tool"; do
     ! there "$path" || run+=(-v "$path:$path:ro")
 done
-run+=(-v "$HOME/.cache:/root/.cache" -v "$PWD:/workspace/ascent" -w /workspace/ascent)
+run+=(-v "$HOME/.cache:/root/.cache" -v "$HERE:/workspace/ascent" -w /workspace/ascent)
 for mount in "${mounts[@]}"; do
     [[ $mount == *:* ]] || fail "--mount $mount: expected HOST:PATH"
     there "${mount%%:*}" || fail "--mount $mount: ${mount%%:*} isn't there"
