@@ -1,0 +1,125 @@
+"""Completions for the trainer: current weights into the engine, groups out, one generation ahead where that is wanted.
+
+All of it is called by the trainer's thread. A generation that is sampled ahead has a thread that takes its completions;
+the engine is not touched meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ascent.rollout.engine import Canary, RolloutEngine
+from ascent.training.clock import StepClock
+from ascent.training.delivery import deliver
+from ascent.training.flight import Flight
+from ascent.training.requests import LocalGroup
+from ascent.types import Completion
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Arrival = Callable[[int, str], None]  # a completion's place in the local batch, and its text
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the sampler asks of the trainer. `version` is the number of optimizer steps done, `named_tensors` walks over
+    the weights (collective), `canary` measures them (collective; None where nothing travels), `worst` is the largest of
+    a number over all processes, `decode` gives a completion's text in any thread, `sampled(done, total)` is told."""
+
+    version: Callable[[], int]
+    named_tensors: Callable[[], Iterable[tuple[str, Tensor]]]
+    canary: Callable[[], Canary] | None
+    worst: Callable[[int], int]
+    decode: Callable[[Sequence[int]], str]
+    sampled: Callable[[int, int], None]
+
+
+class Sampler:
+    """See the module."""
+
+    def __init__(self, engine: RolloutEngine, policy: Policy, clock: StepClock) -> None:
+        self._dropped = 0
+        self._engine, self._policy, self._clock = engine, policy, clock
+        self._loaded: int | None = None
+        self._ahead: Flight | None = None
+
+    def sync(self) -> None:
+        """Move the current weights into the engine, unless it has them. Collective over all processes."""
+        if self._policy.version() != self._loaded:
+            if self._ahead is not None:  # it ends with the weights that it began with
+                self._ahead.join()
+                self._land(self._ahead)
+            self._deliver()
+
+    def sample(self, groups: Sequence[LocalGroup], finished: Arrival) -> list[Completion]:
+        """Sample all groups, or take them from what was sampled ahead. In order of their places.
+
+        `finished(place, text)` is called as each completion ends. Collective where the engine is served, so that all
+        processes can bring weights to a server that was restarted.
+        """
+        flight, self._ahead = self._ahead, None
+        if flight is not None:
+            with self._clock.phase("generate"):
+                flight.join()
+            completions = self._land(flight)
+            if flight.groups == list(groups):
+                return completions
+            self._ahead = flight  # what is asked for comes in between, such as an evaluation
+        return self._land(self._launch(groups, finished))
+
+    def sample_ahead(self, groups: Sequence[LocalGroup], finished: Arrival) -> None:
+        """Begin to sample what `sample` will ask for next, with the current weights."""
+        self.drop_ahead()
+        self._ahead = self._launch(groups, finished)
+        self._ahead.start()
+
+    def drop_ahead(self) -> None:
+        """Let go of what was sampled ahead; it is counted."""
+        flight, self._ahead = self._ahead, None
+        if flight is not None:
+            flight.join()
+            self._dropped += len(self._land(flight))
+
+    def take_dropped(self) -> int:
+        """How many completions were sampled ahead and then not asked for, since the last call."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def _launch(self, groups: Sequence[LocalGroup], finished: Arrival) -> Flight:
+        self.sync()
+        total = sum(group.request.n for group in groups)
+        arrived = 0
+
+        def arrive(place: int, completion: Completion) -> None:
+            nonlocal arrived
+            arrived += 1
+            finished(place, self._policy.decode(completion.token_ids))
+            self._policy.sampled(arrived, total)
+
+        return Flight(self._engine, groups, arrive)
+
+    def _land(self, flight: Flight) -> list[Completion]:
+        """Wait for a flight, bringing weights to servers that lost theirs."""
+        with self._clock.phase("generate"):
+            flight.run()
+            while self._policy.worst(not flight.complete):
+                self._deliver()
+                flight.run()
+        return flight.completions()
+
+    def _deliver(self) -> None:
+        version = self._policy.version()
+        with self._clock.phase("sync"):
+            deliver(
+                self._engine,
+                self._policy.named_tensors,
+                version,
+                self._policy.canary() if self._policy.canary is not None else None,
+                worst=self._policy.worst,
+                tell=lambda text: print(text, file=sys.stderr, flush=True),
+            )
+        self._loaded = version
