@@ -88,7 +88,9 @@ class FarEngine:
     def close(self) -> None: ...
 
 
-def train(folder: Path, output: Path, engine: FarEngine, *, staleness: int = 0, **settings: Any) -> tuple[Memory, Any]:
+def train(
+    folder: Path, output: Path, engine: FarEngine, *, staleness: int = 0, resume: Path | None = None, **settings: Any
+) -> tuple[Memory, Any]:
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
@@ -121,7 +123,7 @@ def train(folder: Path, output: Path, engine: FarEngine, *, staleness: int = 0, 
         staleness=staleness,
         recorder=memory,
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return memory, trainer
 
 
@@ -174,7 +176,7 @@ def test_generations_of_several_steps_look_one_generation_ahead(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
     engine = FarEngine()
-    settings = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "max_steps": 6}
+    settings: dict[str, Any] = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "max_steps": 6}
     train(tiny_policy(), tmp_path, engine, staleness=1, **settings)
     submitted = [groups for what, groups in engine.events if what == "submit"]
     assert submitted == [["0"], ["1"], ["2"]]
@@ -185,7 +187,7 @@ def test_evaluation_comes_between_without_losing_what_is_on_its_way(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
     engine = FarEngine()
-    settings = {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 4}
+    settings: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 4}
     memory, _ = train(tiny_policy(), tmp_path, engine, staleness=1, per_device_eval_batch_size=4, **settings)
     assert [number for number, _, evaluation in memory.generations if not evaluation] == [0, 1, 2, 3]
     assert sum(step.metrics["rollout/dropped_completions"] or 0 for step in memory.steps) == 0
@@ -238,3 +240,16 @@ def test_the_end_of_the_service_ends_the_run_in_its_own_words(tiny_policy: Calla
 
     with pytest.raises(EngineLostError, match="5 restarts"):
         train(tiny_policy(), tmp_path, Lost(), staleness=1)
+
+
+def test_a_resumed_run_trains_on_what_had_been_sampled_ahead(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"staleness": 1, "save_strategy": "steps", "save_steps": 2}
+    whole, _ = train(tiny_policy(), tmp_path, FarEngine(), **settings)
+    engine = FarEngine()
+    rest, _ = train(tiny_policy(), tmp_path, engine, resume=tmp_path / "checkpoint-2", **settings)
+    assert [(e.step, e.metrics["loss"], e.metrics["reward"], e.metrics["rollout/staleness"]) for e in rest.steps] == [
+        (e.step, e.metrics["loss"], e.metrics["reward"], e.metrics["rollout/staleness"]) for e in whole.steps[2:]
+    ]
+    versions = [{record.weight_version for record in records} for _, records, _ in rest.generations]
+    assert versions == [{1}, {2}], "generation 2 was sampled before the checkpoint, and is not sampled again"
+    assert [groups for what, groups in engine.events if what == "submit"] == [["3"]]

@@ -17,10 +17,15 @@ class Flight:
     """
 
     def __init__(
-        self, engine: RolloutEngine, groups: Sequence[LocalGroup], arrived: Callable[[int, Completion], None]
+        self,
+        engine: RolloutEngine,
+        groups: Sequence[LocalGroup],
+        arrived: Callable[[int, Completion], None],
+        there: Sequence[Completion] = (),
     ) -> None:
         """`arrived(place, completion)` is called for each completion as it ends, with its place in the local batch.
 
+        Where `there` holds completions already, they must be those of `groups`, and nothing is asked of the engine.
         Raises what `RolloutEngine.submit` raises.
         """
         self.groups = list(groups)
@@ -30,7 +35,10 @@ class Flight:
         self._completions: dict[int, Completion] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        engine.submit([group.request for group in groups])
+        for completion in there:
+            self._arrive(completion)
+        if not there:
+            engine.submit([group.request for group in groups])
 
     @property
     def complete(self) -> bool:
@@ -41,9 +49,7 @@ class Flight:
         """Take completions until all are there, or until the engine needs weights before it can go on."""
         while not self.complete and not self._engine.needs_weights():
             for completion in self._engine.poll():
-                place = self._places[completion.group_id] + completion.index
-                self._completions[place] = completion
-                self._arrived(place, completion)
+                self._arrive(completion)
 
     def start(self) -> None:
         """`run` beside this thread."""
@@ -62,6 +68,11 @@ class Flight:
     def completions(self) -> list[Completion]:
         """All of them, in the order of their places."""
         return [self._completions[place] for place in range(self._total)]
+
+    def _arrive(self, completion: Completion) -> None:
+        place = self._places[completion.group_id] + completion.index
+        self._completions[place] = completion
+        self._arrived(place, completion)
 
     def _run_kept(self) -> None:
         try:

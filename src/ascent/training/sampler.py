@@ -46,13 +46,12 @@ class Sampler:
         self._engine, self._policy, self._clock = engine, policy, clock
         self._loaded: int | None = None
         self._ahead: Flight | None = None
+        self._kept: list[Completion] = []
 
     def sync(self) -> None:
         """Move the current weights into the engine, unless it has them. Collective over all processes."""
         if self._policy.version() != self._loaded:
-            if self._ahead is not None:  # it ends with the weights that it began with
-                self._ahead.join()
-                self._land(self._ahead)
+            self.land_ahead()  # it ends with the weights that it began with
             self._deliver()
 
     def sample(self, groups: Sequence[LocalGroup], finished: Arrival) -> list[Completion]:
@@ -69,6 +68,9 @@ class Sampler:
             if flight.groups == list(groups):
                 return completions
             self._ahead = flight  # what is asked for comes in between, such as an evaluation
+        if self._kept and _asked_for(groups, self._kept):
+            kept, self._kept = self._kept, []
+            return self._land(self._flight(groups, finished, kept))
         return self._land(self._launch(groups, finished))
 
     def sample_ahead(self, groups: Sequence[LocalGroup], finished: Arrival) -> None:
@@ -77,12 +79,21 @@ class Sampler:
         self._ahead = self._launch(groups, finished)
         self._ahead.start()
 
+    def land_ahead(self) -> list[Completion]:
+        """Wait for what is sampled ahead, which stays there to be asked for; none when there is nothing."""
+        if self._ahead is None:
+            return []
+        self._ahead.join()
+        return self._land(self._ahead)
+
+    def keep(self, completions: Sequence[Completion]) -> None:
+        """Completions that a checkpoint kept: `sample` returns them when they are asked for."""
+        self._kept = list(completions)
+
     def drop_ahead(self) -> None:
         """Let go of what was sampled ahead; it is counted."""
-        flight, self._ahead = self._ahead, None
-        if flight is not None:
-            flight.join()
-            self._dropped += len(self._land(flight))
+        self._dropped += len(self.land_ahead()) + len(self._kept)
+        self._ahead, self._kept = None, []
 
     def take_dropped(self) -> int:
         """How many completions were sampled ahead and then not asked for, since the last call."""
@@ -91,6 +102,9 @@ class Sampler:
 
     def _launch(self, groups: Sequence[LocalGroup], finished: Arrival) -> Flight:
         self.sync()
+        return self._flight(groups, finished)
+
+    def _flight(self, groups: Sequence[LocalGroup], finished: Arrival, there: Sequence[Completion] = ()) -> Flight:
         total = sum(group.request.n for group in groups)
         arrived = 0
 
@@ -100,7 +114,7 @@ class Sampler:
             finished(place, self._policy.decode(completion.token_ids))
             self._policy.sampled(arrived, total)
 
-        return Flight(self._engine, groups, arrive)
+        return Flight(self._engine, groups, arrive, there)
 
     def _land(self, flight: Flight) -> list[Completion]:
         """Wait for a flight, bringing weights to servers that lost theirs."""
@@ -123,3 +137,10 @@ class Sampler:
                 tell=lambda text: print(text, file=sys.stderr, flush=True),
             )
         self._loaded = version
+
+
+def _asked_for(groups: Sequence[LocalGroup], completions: Sequence[Completion]) -> bool:
+    """Whether the completions answer these groups."""
+    requests = [group.request for group in groups]
+    asked = {(request.group_id, index, request.prompt_ids) for request in requests for index in range(request.n)}
+    return asked == {(each.group_id, each.index, each.prompt_ids) for each in completions}

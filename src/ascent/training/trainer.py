@@ -26,6 +26,7 @@ from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
+from ascent.training import ahead_file
 from ascent.training.arguments import GRPOConfig
 from ascent.training.batch_record import BatchRecord, none_if_nan
 from ascent.training.canary import canary_sequences, measure
@@ -342,9 +343,12 @@ class GRPOTrainer(TRLTrainer):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        if self._looks_ahead and (ahead := self._sampler.land_ahead()):
+            ahead_file.save(folder, self.accelerator.process_index, ahead)
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             write_json(folder / STATE_FILE, asdict(self._resume_point))  # last: it says that the checkpoint is complete
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -354,6 +358,8 @@ class GRPOTrainer(TRLTrainer):
             state = read_state(Path(checkpoint))
             self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
             self._resume_point = state
+            if not self._plain:
+                self._sampler.keep(ahead_file.load(Path(checkpoint), self.accelerator.process_index))
 
 
 def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any], *, served: bool) -> None:
