@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from ascent.rollout.engine import RolloutEngine
+from ascent.rollout.engine import EngineLostError, RolloutEngine
 from ascent.training.requests import LocalGroup
 from ascent.types import Completion
 
@@ -13,7 +13,8 @@ from ascent.types import Completion
 class Flight:
     """Completions on their way. Submitted when it is made; `run` takes what comes.
 
-    `run` may work in a thread of its own (`start`, `join`), which is then the only one that may use the engine.
+    `run` may work in a thread of its own (`start`, `join`), which is then the only one that may use the engine. `lost`
+    says why it can never be completed.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Flight:
         self._completions: dict[int, Completion] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self.lost: EngineLostError | None = None
         for completion in there:
             self._arrive(completion)
         if not there:
@@ -46,7 +48,13 @@ class Flight:
         return len(self._completions) == self._total
 
     def run(self) -> None:
-        """Take completions until all are there, or until the engine needs weights before it can go on."""
+        """Take completions until all are there, or until the engine needs weights before it can go on.
+
+        Raises what the engine raised, also in the thread of `start`.
+        """
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         while not self.complete and not self._engine.needs_weights():
             for completion in self._engine.poll():
                 self._arrive(completion)
@@ -57,13 +65,11 @@ class Flight:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for a `run` that was started. Raises what it raised."""
+        """Wait for a `run` that was started; then the engine is this thread's again. What it raised, the next `run`
+        raises."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
 
     def completions(self) -> list[Completion]:
         """All of them, in the order of their places."""
@@ -77,5 +83,5 @@ class Flight:
     def _run_kept(self) -> None:
         try:
             self.run()
-        except BaseException as failure:  # noqa: BLE001 - raised again by `join`
+        except BaseException as failure:  # noqa: BLE001 - raised by the next `run`
             self._failure = failure

@@ -14,6 +14,7 @@ from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.report.ending import show_ending
 from ascent.rewards.code import CodeReward, RewardWeights
+from ascent.rollout.engine import EngineLostError, WeightSyncError
 from ascent.rollout.models import load_tokenizer, model_folder
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.starter.building import check_unseen
@@ -86,6 +87,8 @@ def train(
         trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
         try:
             return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
+        except (EngineLostError, WeightSyncError) as error:
+            raise _stopped_by_engine(trainer, run, error) from error
         finally:
             if trainer.engine is not None:
                 trainer.engine.close()
@@ -135,6 +138,15 @@ def _train(
             save_evaluations(recorder.run, before, after)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
+
+
+def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
+    """Sampling can't go on: keep the last whole step and say so."""
+    step = trainer.save_last_step()
+    kept = (
+        f"Step {step} is kept; once that is mended go on with" if step else "Nothing was trained yet; start again with"
+    )
+    return InputError(f"sampling ended in step {step + 1}: {error}", f"{kept}: ascent train --resume {run.path}")
 
 
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ascent.rollout.engine import Canary, RolloutEngine
+from ascent.rollout.engine import Canary, EngineLostError, RolloutEngine
 from ascent.training.clock import StepClock
 from ascent.training.delivery import deliver
 from ascent.training.flight import Flight
@@ -21,6 +21,7 @@ from ascent.types import Completion
 if TYPE_CHECKING:
     from torch import Tensor
 
+_NEEDS_WEIGHTS, _LOST = 1, 2
 Arrival = Callable[[int, str], None]  # a completion's place in the local batch, and its text
 
 
@@ -62,8 +63,6 @@ class Sampler:
         """
         flight, self._ahead = self._ahead, None
         if flight is not None:
-            with self._clock.phase("generate"):
-                flight.join()
             completions = self._land(flight)
             if flight.groups == list(groups):
                 return completions
@@ -81,10 +80,7 @@ class Sampler:
 
     def land_ahead(self) -> list[Completion]:
         """Wait for what is sampled ahead, which stays there to be asked for; none when there is nothing."""
-        if self._ahead is None:
-            return []
-        self._ahead.join()
-        return self._land(self._ahead)
+        return [] if self._ahead is None else self._land(self._ahead)
 
     def keep(self, completions: Sequence[Completion]) -> None:
         """Completions that a checkpoint kept: `sample` returns them when they are asked for."""
@@ -94,6 +90,12 @@ class Sampler:
         """Let go of what was sampled ahead; it is counted."""
         self._dropped += len(self.land_ahead()) + len(self._kept)
         self._ahead, self._kept = None, []
+
+    def forget_ahead(self) -> None:
+        """Let go of what was sampled ahead without waiting for it: its servers are gone."""
+        flight, self._ahead = self._ahead, None
+        if flight is not None:
+            flight.join()
 
     def take_dropped(self) -> int:
         """How many completions were sampled ahead and then not asked for, since the last call."""
@@ -117,12 +119,13 @@ class Sampler:
         return Flight(self._engine, groups, arrive, there)
 
     def _land(self, flight: Flight) -> list[Completion]:
-        """Wait for a flight, bringing weights to servers that lost theirs."""
+        """Wait for a flight, bringing weights to servers that lost theirs. All processes end alike."""
         with self._clock.phase("generate"):
-            flight.run()
-            while self._policy.worst(not flight.complete):
+            flight.join()
+            while state := self._policy.worst(_advance(flight)):
+                if state == _LOST:
+                    raise flight.lost or EngineLostError("another process lost its sampling servers")
                 self._deliver()
-                flight.run()
         return flight.completions()
 
     def _deliver(self) -> None:
@@ -137,6 +140,16 @@ class Sampler:
                 tell=lambda text: print(text, file=sys.stderr, flush=True),
             )
         self._loaded = version
+
+
+def _advance(flight: Flight) -> int:
+    """Take what comes; how that ended."""
+    try:
+        flight.run()
+    except EngineLostError as error:
+        flight.lost = error
+        return _LOST
+    return 0 if flight.complete else _NEEDS_WEIGHTS
 
 
 def _asked_for(groups: Sequence[LocalGroup], completions: Sequence[Completion]) -> bool:

@@ -351,6 +351,15 @@ class GRPOTrainer(TRLTrainer):
         if self.accelerator.is_main_process:
             write_json(folder / STATE_FILE, asdict(self._resume_point))  # last: it says that the checkpoint is complete
 
+    def save_last_step(self) -> int:
+        """Write a checkpoint of the last whole step, in the middle of one that can't be finished; its number (0: there
+        is none). Collective."""
+        if not self._plain:
+            self._sampler.forget_ahead()
+        if self.state.global_step > 0:
+            self._save_checkpoint(self.model, trial=None)
+        return self.state.global_step
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         accept_cpu_index()
         super()._load_optimizer_and_scheduler(checkpoint)
