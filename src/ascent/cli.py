@@ -166,7 +166,12 @@ def _train(args: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
     set_up_process(debug=args.debug)
-    checked = preflight(weight_updates=True)
+    checked = preflight(
+        weight_updates=True,
+        server_mode=settings.rollout.mode == "server",
+        trainer_devices=tuple(range(args.devices)),
+        server_devices=settings.server_devices(args.devices),
+    )
     write_environment(run.path, checked)
     print(checked.line, file=sys.stderr)
     if checked.errors and not args.force:

@@ -97,7 +97,7 @@ class RolloutSection(Section):
     server_devices: list[int] | None = None  # for the run's own service: indices of visible devices
     staleness: Literal[0, 1] = 0  # 1: the next generation is sampled while this one trains
     transport: Literal["auto", "shm", "hccl", "npu_ipc", "nccl", "ipc"] = "auto"  # how weights reach the servers
-    verify: Literal["full", "fingerprint"] = "full"  # full: also probe the layers and a canary
+    verify: bool = True  # that the servers hold and compute with the weights that were sent
     max_restarts: int = pydantic.Field(5, ge=0)  # of servers, within restart_window_minutes
     restart_window_minutes: float = pydantic.Field(30, gt=0)
     dtype: Dtype = "auto"  # auto: as the model on CPU, bfloat16 elsewhere
@@ -137,6 +137,16 @@ class RunConfig(Section):
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
     trainer: dict[str, Any] = {}
+
+    def server_devices(self, processes: int) -> tuple[int, ...]:
+        """The visible devices of the run's own servers, as indices; by default those after the training's own."""
+        rollout = self.rollout
+        if rollout.mode != "server" or rollout.server is not None:
+            return ()
+        count = rollout.replicas * rollout.tensor_parallel_size
+        if rollout.server_devices is None:
+            return tuple(range(processes, processes + count))
+        return tuple(rollout.server_devices)
 
     def to_yaml(self) -> str:
         """The configuration as YAML, defaults written out; reading it gives an equal RunConfig."""
@@ -332,6 +342,12 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
             if getattr(rollout, key) != getattr(usual, key)
         ]
     problems = []
+    count = rollout.replicas * rollout.tensor_parallel_size
+    if rollout.server_devices is not None and len(set(rollout.server_devices)) != count:
+        problems.append(
+            f"rollout.server_devices={rollout.server_devices}: {rollout.replicas} replicas of "
+            f"{rollout.tensor_parallel_size} devices need {count} different ones"
+        )
     if rollout.engine != "vllm":
         problems.append(f"rollout.mode=server samples with vLLM; it contradicts rollout.engine={rollout.engine}")
     if rollout.server is not None:
