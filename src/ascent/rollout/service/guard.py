@@ -162,7 +162,7 @@ class Guard:
             "model": self._model,
             "max_model_len": self._max_model_len,
             "incarnation": state.incarnation,
-            "weights": {"state": state.weights, "version": state.version},
+            "weights": {"state": state.weights, "version": state.version, "revision": state.revision},
             "holder": state.holder,
             "lease_seconds": LEASE_SECONDS,
             "running": len(self._running),

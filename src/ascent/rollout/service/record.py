@@ -1,9 +1,9 @@
 """What a service writes about itself: one folder per service, for its user alone. Standard library only.
 
-    $XDG_RUNTIME_DIR/ascent/serve/NAME/   or   ~/.cache/ascent/serve/NAME/
-        service.json     who, what, where, in which state (`ascent.service/1`), replaced by rename
-        token            what the servers read their token from
-        settings.json    what the supervisor was told
+$XDG_RUNTIME_DIR/ascent/serve/NAME/   or   ~/.cache/ascent/serve/NAME/
+    service.json     who, what, where, in which state (`ascent.service/1`), replaced by rename
+    token            what the servers read their token from
+    settings.json    what the supervisor was told
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who holds a sampling server and which weights it has: the rules, without HTTP. Standard library only.
 
 It lives inside the server's process, so a restarted server starts with no holder and no weights. A hold is a lease: who
-stops renewing it loses it, and the server is free again. Weights belong to the hold under which they came: a new holder
-finds `none`, however the last one numbered its versions.
+stops renewing it loses it, and the server is free again. Weights belong to the hold under which they came: another
+holder finds `none`, however the last one numbered its versions; who takes the server again finds them as they were.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class ReplicaState:
         self.incarnation = secrets.token_hex(8)
         self.weights: WeightState = "none"
         self.version: int | None = None
+        self.revision = 0  # counts changes of the weights' state
+        self._owner = ""  # the hold under which the weights came
         self._before: tuple[WeightState, int | None] = ("none", None)
 
     @property
@@ -56,11 +58,10 @@ class ReplicaState:
         current = self.holder
         if self._lease is not None and not _same(hold or "", self._lease.hold):
             raise RefusedError("held", f"held by {_named(current or {})}", holder=dict(current or {}))
-        if self._lease is None:
-            if self.weights == "ready":  # the weights of the last holder, whose versions mean nothing to this one
-                self.weights, self.version = "none", None
-            hold = hold or secrets.token_hex(16)
-        assert hold is not None
+        hold = hold or secrets.token_hex(16)
+        if hold != self._owner and self.weights == "ready":  # another's weights, whose versions mean nothing here
+            self._set("none", None)
+        self._owner = hold
         self._lease = _Lease(hold, dict(holder), self._clock() + LEASE_SECONDS)
         return hold
 
@@ -86,19 +87,19 @@ class ReplicaState:
         """New weights are about to come: nothing may be sampled until `commit`."""
         self.check_hold(hold)
         self._before = (self.weights, self.version)
-        self.weights, self.version = "updating", version
+        self._set("updating", version)
 
     def abandon(self, hold: str) -> None:
         """Undo a `begin` after which nothing was sent."""
         self.check_hold(hold)
-        self.weights, self.version = self._before
+        self._set(*self._before)
 
     def commit(self, hold: str, version: int) -> None:
         """The weights of `version` are whole."""
         self.check_hold(hold)
         if self.weights != "updating" or self.version != version:
             raise RefusedError("weights", f"version {version} was not begun: {self._in_words()}", **self._facts())
-        self.weights = "ready"
+        self._set("ready", version)
 
     def check_version(self, hold: str, version: int) -> None:
         """Raise RefusedError unless the server has exactly the holder's weights of `version`."""
@@ -110,6 +111,10 @@ class ReplicaState:
         """Raise RefusedError `updating` while weights may be torn."""
         if self.weights == "updating":
             raise RefusedError("updating", "new weights are on their way")
+
+    def _set(self, weights: WeightState, version: int | None) -> None:
+        self.weights, self.version = weights, version
+        self.revision += 1
 
     def _in_words(self) -> str:
         return {

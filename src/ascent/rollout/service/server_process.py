@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascent.rollout.service.metrics import EngineMetrics, read_metrics
+from ascent.rollout.service.processes import group_members
 
-_GRACE = 10.0  # seconds in which a server may end by itself
+_GRACE, _LAST_GRACE = 10.0, 3.0  # seconds in which a server may end by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,23 @@ class ServerProcess:
         return self._process.poll()
 
     def end(self, grace: float = _GRACE) -> None:
-        """Ask the server to end, and kill what is left of its group after `grace` seconds."""
-        if self._process.poll() is None and grace:
+        """Ask the front end to end, within `grace` seconds; then ask what is left of its group; then kill it.
+
+        The steps in between let Python's resource tracker remove shared memory, which a kill would leave behind.
+        """
+        if grace and self._process.poll() is None:
             self._process.terminate()
-        until = time.monotonic() + grace
+            self._wait_for_group(grace)
+        for number, patience in ((signal.SIGTERM, _LAST_GRACE), (signal.SIGKILL, 0.0)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+            self._wait_for_group(patience)
+        self._process.wait()
+
+    def _wait_for_group(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
         while time.monotonic() < until and (self._process.poll() is None or group_members(self.pid)):
             time.sleep(0.05)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 def log_tail(log: Path, start: int = 0, lines: int = 15, most: int = 64 * 1024) -> str:
