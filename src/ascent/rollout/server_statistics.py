@@ -14,7 +14,7 @@ from ascent.rollout.service.replica import Replica
 from ascent.rollout.statistics import EngineCounter
 from ascent.types import Completion, EngineStats
 
-_SCRAPE_SECONDS = 1.0
+_SCRAPE_SECONDS, _FIRST_LOOK_SECONDS = 1.0, 0.15
 
 
 class ServerStatistics:
@@ -37,6 +37,7 @@ class ServerStatistics:
         """Completions were submitted."""
         if unfinished and self._busy_since is None:
             self._busy_since = time.monotonic()
+            self._http.soon(self._look_soon)
 
     def finished(self, completions: Sequence[Completion], unfinished: int) -> None:
         """Completions came back."""
@@ -60,6 +61,15 @@ class ServerStatistics:
         if self._busy_since is not None:
             self._counter.busy_seconds += time.monotonic() - self._busy_since
             self._busy_since = None
+
+    def _look_soon(self) -> None:
+        """A generation may be over before the next scrape."""
+
+        async def look() -> None:
+            await asyncio.sleep(_FIRST_LOOK_SECONDS)
+            await self._read_all()
+
+        self._first_look = asyncio.ensure_future(look())
 
     async def _scrape(self) -> None:
         while True:

@@ -39,7 +39,8 @@ def running_service(
     """Start a service, wait until every server serves, and stop it at the end of the block.
 
     Its supervisor is a process of its own and ends when this process ends, however that happens. Progress is told on
-    standard error; logs go to `log_folder/replica-N.log` (default: the service's folder). Raises InputError for
+    standard error; logs go to `log_folder/replica-N.log` (default: `logs_folder()/NAME`), those of the last time to
+    `replica-N.log.1`. The record of a service that served and failed stays, for its clients. Raises InputError for
     settings that can't be served and ServiceStartError when a server doesn't start.
     """
     check(settings, api_key)
@@ -48,23 +49,41 @@ def running_service(
     folder = record.claim(name)
     token = api_key or secrets.token_hex(24)
     record.write_private(folder / record.TOKEN, token + "\n")
-    told = {"settings": settings.to_json(), "log_folder": str((log_folder or folder).absolute())}
+    log_folder = log_folder or logs_folder() / name
+    log_folder.mkdir(parents=True, exist_ok=True)
+    for log in log_folder.glob("replica-*.log"):
+        log.rename(f"{log}.1")
+    told = {"settings": settings.to_json(), "log_folder": str(log_folder.absolute())}
     record.write_private(folder / record.SETTINGS, json.dumps(told))
     command = [sys.executable, "-m", "ascent.rollout.service.supervisor", str(folder)]
     supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    served = False
     try:
-        yield _wait_until_ready(supervisor, folder)
+        address = _wait_until_ready(supervisor, folder)
+        served = True
+        yield address
     finally:
         _stop(supervisor)
-        shutil.rmtree(folder, ignore_errors=True)  # it is gone already unless the service failed
+        if not served:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_until_it_ends(address: ServiceAddress) -> str:
-    """Return when a service of this machine was stopped (empty) or failed (why)."""
+def logs_folder() -> Path:
+    """Where the logs of standing services are kept, one folder for each name."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ascent" / "serve"
+
+
+def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
+    """Return when a service of this machine was stopped (empty) or failed: why, and the end of the log concerned."""
     assert address.folder is not None
     while (found := record.read(address.folder)) is not None and found.alive():
         time.sleep(0.3)
-    return "" if found is None else found.why or f"its supervisor (process {found.pid}) is gone"
+    if found is None:
+        return "", ""
+    failed = [replica for replica in found.replicas if replica.state == "failed"]
+    if not failed:
+        return f"its supervisor (process {found.pid}) is gone", ""
+    return f"{failed[0].why}\n  log: {failed[0].log}", log_tail(Path(failed[0].log))
 
 
 def stop_service(name: str) -> None:

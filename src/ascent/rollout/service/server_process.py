@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ascent.rollout.service.metrics import EngineMetrics, read_metrics
 from ascent.rollout.service.processes import group_members
@@ -32,25 +34,27 @@ class Endpoint:
 
     def status(self, route: str, timeout: float) -> int | None:
         """The HTTP status of GET `route`; None when there is no answer."""
-        try:
-            return self._get(route, timeout)[0]
-        except (OSError, http.client.HTTPException):
-            return None
+        answer = self._get(route, timeout)
+        return None if answer is None else answer[0]
 
     def metrics(self, timeout: float) -> EngineMetrics | None:
         """What vLLM reports about its engine; None when there is no answer."""
-        try:
-            status, body = self._get("/metrics", timeout)
-        except (OSError, http.client.HTTPException):
-            return None
-        return read_metrics(body.decode("utf-8", "replace")) if status == 200 else None
+        answer = self._get("/metrics", timeout)
+        return read_metrics(answer[1].decode("utf-8", "replace")) if answer and answer[0] == 200 else None
 
-    def _get(self, route: str, timeout: float) -> tuple[int, bytes]:
+    def guard(self, timeout: float) -> dict[str, Any] | None:
+        """What the server's guard says of itself (`ascent.replica/1`); None when there is no answer."""
+        answer = self._get("/ascent/status", timeout)
+        return json.loads(answer[1]) if answer and answer[0] == 200 else None
+
+    def _get(self, route: str, timeout: float) -> tuple[int, bytes] | None:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)  # knows no proxies
         try:
             connection.request("GET", route, headers={"Authorization": f"Bearer {self.token}"})
             answer = connection.getresponse()
             return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            return None
         finally:
             connection.close()
 
