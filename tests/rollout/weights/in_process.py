@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
 
 
 class InProcessServer:
-    """A ControlPlane over an engine of this process. `faults` are run before the route they are filed under."""
+    """A ControlPlane over an engine of this process. `after_finish` is run when an update was finished."""
 
     def __init__(self, folder: Path, dtype: str, *, extension: bool = True, **arguments: Any) -> None:
+        from ascent.rollout.local import _ENVIRONMENT, _unchanged_process
+
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         from vllm import EngineArgs
         from vllm.config import WeightTransferConfig
         from vllm.v1.engine.llm_engine import LLMEngine
-
-        from ascent.rollout.local import _unchanged_process
 
         with _unchanged_process():
             self.engine = LLMEngine.from_engine_args(
@@ -36,6 +39,7 @@ class InProcessServer:
                 )
             )
         self.calls: list[str] = []
+        self.after_finish: Callable[[], None] = _nothing
         self._requests = 0
 
     @property
@@ -68,8 +72,11 @@ class InProcessServer:
             return {"results": rpc(body["method"], args=tuple(body["args"]))}
         if route == "/update_weights":
             return rpc("update_weights", args=(body["update_info"],))
-        if route in ("/start_weight_update", "/finish_weight_update"):
-            return rpc(route[1:])
+        if route == "/start_weight_update":
+            return rpc("start_weight_update")
+        if route == "/finish_weight_update":
+            rpc("finish_weight_update")
+            return self.after_finish()
         if route == "/reset_prefix_cache":
             return {"success": self.engine.reset_prefix_cache()}
         if route == "/inference/v1/generate":
@@ -94,3 +101,6 @@ class InProcessServer:
 
     def close(self) -> None:
         self.engine.engine_core.shutdown()
+
+
+def _nothing() -> None: ...
