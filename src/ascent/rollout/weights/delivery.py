@@ -193,6 +193,13 @@ class _Delivery:
         found = self._expected.differences(reports, self._devices[replica.url])
         if found:
             self._different[replica.url] = found
+            return
+        lacking = sorted({name for report in reports for name in report["not_loaded"]})
+        if lacking:
+            raise WeightSyncError(
+                f"{len(lacking)} weights of the server's model were not given: {_listed(lacking)}; the trainer's model and "
+                "the server's model differ, or name their weights differently"
+            )
         self._unseen |= set(self._expected.unseen(reports))
 
     def _rpc(self, replica: ControlPlane, method: str, *arguments: str) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@
 - `probes`: for each linear layer and the output head, what its own forward gives for the known input (`probe`), by
   checkpoint parameter: rows `[first, end)` of it, all its columns or (row-parallel) a part of them.
 - `padding`: rows beyond the vocabulary that are not zero.
+- `parts_not_sent`: parts of fused layers that did not come in, although others did.
 - `unseen`: parameters of the checkpoint that none of these touch.
 
 Loaded inside vLLM's processes: the standard library, torch and vllm only.
@@ -50,10 +51,12 @@ def model_report(model: Any, sent: dict[str, Sent], seed: str, dtype: str) -> di
     read_back: dict[str, str] = {}
     probes: list[dict[str, Any]] = []
     padding: list[str] = []
+    not_sent: list[str] = []
     for path, layer in model.named_modules():
         if getattr(layer, "quant_method", None) is None or not hasattr(layer, "weight"):
             continue
         weights = list(_pieces(model, path, layer, "weight", names))
+        not_sent += _parts_not_sent(model, path, weights, names)
         for piece in [*weights, *_pieces(model, path, layer, "bias", names)]:
             read_back.update(_read_back(layer, piece, sent))
         if weights and _has_forward(path, layer):
@@ -65,7 +68,13 @@ def model_report(model: Any, sent: dict[str, Sent], seed: str, dtype: str) -> di
         if hf_name is not None and hf_name not in read_back and tuple(parameter.shape) == sent[hf_name].shape:
             read_back[hf_name] = fingerprint(hf_name, _as_sent(parameter, sent[hf_name]))
     unseen = set(sent) - set(read_back) - {found["name"] for found in probes}
-    return {"read_back": read_back, "probes": probes, "padding": padding, "unseen": sorted(unseen)}
+    return {
+        "read_back": read_back,
+        "probes": probes,
+        "padding": padding,
+        "parts_not_sent": not_sent,
+        "unseen": sorted(unseen),
+    }
 
 
 def _model_names(model: Any, names: list[str]) -> dict[str, str]:
@@ -81,11 +90,24 @@ def _model_names(model: Any, names: list[str]) -> dict[str, str]:
     return found
 
 
-def _pieces(model: Any, path: str, layer: Any, kind: str, names: dict[str, str]) -> Iterator[Piece]:
-    """The parts of `layer`'s weight or bias, by checkpoint parameter; none where the layout isn't known."""
+def _parts(model: Any, path: str) -> list[str]:
+    """The checkpoint's modules that the module at `path` consists of, under the model's own names."""
     parent, _, leaf = path.rpartition(".")
     mapping = getattr(model, "packed_modules_mapping", None) or {}
-    parts = [f"{parent}.{part}" if parent else part for part in mapping.get(leaf, [leaf])]
+    return [f"{parent}.{part}" if parent else part for part in mapping.get(leaf, [leaf])]
+
+
+def _parts_not_sent(model: Any, path: str, weights: list[Piece], names: dict[str, str]) -> list[str]:
+    """Parts of a fused layer that did not come in although others did."""
+    parts = _parts(model, path)
+    if not weights or len(weights) == len(parts):
+        return []
+    return [f"{part}.weight" for part in parts if f"{part}.weight" not in names]
+
+
+def _pieces(model: Any, path: str, layer: Any, kind: str, names: dict[str, str]) -> Iterator[Piece]:
+    """The parts of `layer`'s weight or bias, by checkpoint parameter; none where the layout isn't known."""
+    parts = _parts(model, path)
     sizes = _row_counts(layer)
     tp_rank, tp_size = getattr(layer, "tp_rank", 0), getattr(layer, "tp_size", 1)
     by_input = hasattr(layer, "input_is_parallel") and tp_size > 1  # row-parallel

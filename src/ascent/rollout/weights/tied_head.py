@@ -1,4 +1,4 @@
-"""The output head that vLLM's CPU platform packs apart from the embedding it is tied to.
+"""Parameters that are one and the same, and the output head that vLLM's CPU platform packs apart from its embedding.
 
 Loaded inside vLLM's processes: the standard library and torch only.
 """
@@ -13,6 +13,16 @@ def pack_again(model: Any) -> None:
     for path, module in model.named_modules():
         if path.rpartition(".")[2] == "lm_head" and getattr(module, "quant_method", None) is not None:
             module.quant_method.process_weights_after_loading(module)
+
+
+def tied_names(model: Any) -> set[str]:
+    """Names of parameters that are another parameter: they are not in the checkpoint."""
+    first: dict[int, str] = {}
+    tied = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            tied.add(name)
+    return tied
 
 
 def is_packed(model: Any) -> bool:

@@ -27,8 +27,8 @@ class AscentWorkerExtension:
     def ascent_begin_update(self) -> dict[str, Any]:
         """Begin to record what enters the model's `load_weights`."""
         model = self._ascent_model()
-        device = str(next(model.parameters()).device)
-        recorder = _Recorder(model, on_host=not exact_on(device))
+        device = str(self.device)  # type: ignore[attr-defined]  # an update that was given up may leave a model on meta
+        recorder = _Recorder(model, device)
         self.ascent_recorder = recorder
         model.load_weights = recorder.load
         return {"device": device, "dtype": self._ascent_dtype()}
@@ -41,12 +41,13 @@ class AscentWorkerExtension:
         if recorder is None:
             return {"error": "no update was begun"}
         recorder.remove()
-        if _reload_is_the_workers() and next(model.parameters()).device.type == "cpu" and tied_head.is_packed(model):
+        if _reload_is_the_workers() and recorder.device.startswith("cpu") and tied_head.is_packed(model):
             tied_head.pack_again(model)
         with torch.no_grad():
             report = model_report(model, recorder.seen, seed, self._ascent_dtype())
         fingerprints = {name: sent.fingerprint for name, sent in recorder.seen.items()}
-        return {"fingerprints": fingerprints, "twice": sorted(recorder.twice), **report}
+        not_loaded = sorted({*recorder.not_loaded(), *report.pop("parts_not_sent")})
+        return {"fingerprints": fingerprints, "twice": sorted(recorder.twice), "not_loaded": not_loaded, **report}
 
     def _ascent_model(self) -> Any:
         return self.model_runner.model  # type: ignore[attr-defined]  # vLLM's worker has it
@@ -58,16 +59,26 @@ class AscentWorkerExtension:
 class _Recorder:
     """Stands before a model's `load_weights` and fingerprints each tensor that passes."""
 
-    def __init__(self, model: Any, *, on_host: bool) -> None:
+    def __init__(self, model: Any, device: str) -> None:
+        self.device = device
         self.seen: dict[str, Sent] = {}
         self.twice: set[str] = set()
+        self.loaded: set[str] | None = set()  # names of the model's parameters; None where the model doesn't tell
         self._model = model
-        self._on_host = on_host
+        self._on_host = not exact_on(device)
         model.__dict__.pop("load_weights", None)  # one of an update that was given up
 
     def load(self, weights: Iterable[Named], *args: Any, **kwargs: Any) -> Any:
         """The model's own `load_weights`, seen from outside."""
-        return type(self._model).load_weights(self._model, self._passing(weights), *args, **kwargs)
+        loaded = type(self._model).load_weights(self._model, self._passing(weights), *args, **kwargs)
+        self.loaded = None if self.loaded is None or loaded is None else self.loaded | set(loaded)
+        return loaded
+
+    def not_loaded(self) -> set[str]:
+        """Parameters of the model that kept their old values."""
+        if self.loaded is None:
+            return set()
+        return {name for name, _ in self._model.named_parameters()} - self.loaded - tied_head.tied_names(self._model)
 
     def remove(self) -> None:
         """Give the model its own method back."""
