@@ -165,7 +165,7 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
-    set_up_process(debug=args.debug)
+    set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     checked = preflight(weight_updates=True)
     write_environment(run.path, checked)
     print(checked.line, file=sys.stderr)

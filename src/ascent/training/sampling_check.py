@@ -11,6 +11,7 @@ from ascent import devices
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.local import LocalEngine
 from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.rollout.platform import engine_kind
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 
@@ -59,7 +60,8 @@ def check_sampling(
     """
     folder = model_folder(path)
     tokenizer = load_tokenizer(folder)
-    on_cpu = devices.kind() == "cpu"
+    platform = engine_kind()
+    on_cpu = platform == "cpu"
     dtype = dtype or ("float32" if on_cpu else "bfloat16")
     prompt_ids = [_prompt_ids(tokenizer, prompt) for prompt in prompts]
     longest = max(len(ids) for ids in prompt_ids)
@@ -68,7 +70,7 @@ def check_sampling(
         dtype,
         max_model_len=longest + max_tokens,
         kv_cache_bytes=512 * 2**20 if on_cpu else None,
-        enforce_eager=devices.kind() != "cuda",
+        enforce_eager=platform != "cuda",
     )
     engine = LocalEngine(settings)
     try:

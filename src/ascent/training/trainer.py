@@ -24,13 +24,15 @@ from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
 from ascent import devices
 from ascent.compat.cpu_index import accept_cpu_index
+from ascent.compat.float_masks import keep_float_masks
+from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
 from ascent.training.arguments import GRPOConfig
 from ascent.training.batch_record import BatchRecord, none_if_nan
-from ascent.training.clock import StepClock
+from ascent.training.clock import Phase, StepClock
 from ascent.training.recording import Recorder, StepRecord
 from ascent.training.requests import LocalGroup, group_requests
 from ascent.types import Completion, Sampling
@@ -68,6 +70,8 @@ class GRPOTrainer(TRLTrainer):
         if not self._plain:
             _refuse_what_only_trl_can(args, keywords)
             args.use_vllm = False  # TRL must not build an engine of its own
+        keep_float_masks()
+        refuse_on_npu(args)
         # Without this TRL lets every process of a multi-NPU run spread its model over all NPUs.
         init_kwargs: Any = args.model_init_kwargs or {}
         args.model_init_kwargs = {"device_map": None, **init_kwargs}
@@ -92,6 +96,11 @@ class GRPOTrainer(TRLTrainer):
     def generation(self) -> int:
         """The number of the next generation."""
         return self._generation
+
+    @property
+    def phase(self) -> Phase:
+        """What it is doing, or was doing when an exception ended it."""
+        return self._clock.current
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
@@ -280,6 +289,7 @@ class GRPOTrainer(TRLTrainer):
                     device=asdict(devices.use()),
                 )
             )
+        devices.reset_peak()
 
     def _this_step(self, name: str, values: list[float]) -> float | None:
         """The mean of what a metric gained in this step; the last value where it gained none."""
