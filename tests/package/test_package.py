@@ -17,6 +17,7 @@ SOURCE = Path(ascent.__file__).parent
 # each room may import itself and the rooms after it in this order
 ORDER = (
     ("cli",),
+    ("selftest",),
     ("training",),
     ("rollout", "rewards", "tracking", "report"),
     ("tasks", "memory"),
