@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(verbs)
     _add_generate(verbs)
     _add_sandbox(verbs)
+    _add_selftest(verbs)
     return parser
 
 
@@ -167,7 +168,7 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
-    set_up_process(debug=args.debug)
+    set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     checked = preflight(
         weight_updates=True,
         server_mode=settings.rollout.mode == "server",
@@ -313,6 +314,30 @@ def _generate(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(check.to_json()))
     return EXIT_GOOD
+
+
+def _add_selftest(verbs: argparse._SubParsersAction) -> None:
+    help_line = "does the whole chain work on this device? Makes a report to paste into an issue"
+    verb = _add(verbs, "selftest", _selftest, help_line)
+    verb.add_argument("--device", choices=["npu", "cuda", "cpu"], required=True, help="what to train on")
+    verb.add_argument("--steps", type=int, default=20, help="training steps (default: 20)")
+    verb.add_argument("--output", type=Path, metavar="FILE", help="default: ascent-selftest-DEVICE.txt")
+    verb.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _selftest(args: argparse.Namespace) -> int:
+    from ascent.process import set_up_process
+    from ascent.selftest.checks import selftest
+
+    if args.steps < 2:
+        raise InputError(f"--steps {args.steps}: expected at least 2")
+    set_up_process(debug=args.debug)
+    report = selftest(args.device, args.steps, tell=lambda result: print(result.to_text(), file=sys.stderr, flush=True))
+    file = args.output or Path(f"ascent-selftest-{args.device}.txt")
+    file.write_text(report.to_text() + "\n", encoding="utf-8")
+    print(json.dumps(report.to_json()) if args.json else report.to_text())
+    print(f"the report is in {file}: paste it into an issue", file=sys.stderr)
+    return EXIT_GOOD if report.good else EXIT_FINDING
 
 
 def _add_sandbox(verbs: argparse._SubParsersAction) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import Canary, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.statistics import EngineCounter
 from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
@@ -22,13 +21,6 @@ from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, 
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Read by vLLM when it is imported. One process: the engine shares the trainer's memory and its thread.
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ class LocalEngine:
         Raises InputError when the machine or the settings don't allow it.
         """
         self._settings = settings
-        self._weights = weights or (CpuWeights() if devices.kind() == "cpu" else InPlaceWeights())
+        self._weights = weights or (CpuWeights() if engine_kind() == "cpu" else InPlaceWeights())
         self._pending: dict[str, _Pending] = {}
         self._counter = EngineCounter()
         self._version = 0
@@ -148,11 +140,8 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
 
 
 def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
-    on_cpu = devices.kind() == "cpu"
-    if on_cpu:
+    if engine_kind() == "cpu":
         check_cpu_engine()
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     with _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -194,20 +183,12 @@ def _gauges(counter: EngineCounter) -> Any:
 @contextlib.contextmanager
 def _unchanged_process() -> Iterator[None]:
     """Put back what vLLM's start changes for the whole process: random states and `torch.set_num_threads`."""
-    import numpy as np
     import torch
 
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    accelerator = devices.module(devices.kind())
-    device_state = None if accelerator is None else accelerator.get_rng_state()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads = set_num_threads
-        torch.set_num_threads(threads)
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        if accelerator is not None:
-            accelerator.set_rng_state(device_state)
+    with devices.unchanged_random_state():
+        try:
+            yield
+        finally:
+            torch.set_num_threads = set_num_threads
+            torch.set_num_threads(threads)

@@ -16,6 +16,7 @@ from ascent.report.ending import show_ending
 from ascent.rewards.code import CodeReward, RewardWeights
 from ascent.rollout.engine import EngineLostError, WeightSyncError
 from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.starter.building import check_unseen
 from ascent.sandbox import Sandbox
@@ -25,6 +26,7 @@ from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engine_settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
+from ascent.training.out_of_memory import explain_out_of_memory
 from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
 from ascent.training.progress import StepProgress
 from ascent.training.recording import RunRecorder
@@ -60,7 +62,7 @@ def train(
     say = _speaker(args)
     for note in notes:
         say(f"note: {note}")
-    if config.rollout.engine == "vllm" and devices.kind() == "cpu":
+    if config.rollout.engine == "vllm" and engine_kind() == "cpu":
         check_cpu_engine()
     check_unseen(config.model.path, config.tasks.train, config.tasks.held_out, config.tasks.seed)
     checkpoint = _prepare_resume(run, args, say) if resume else None
@@ -84,9 +86,11 @@ def train(
         reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
         say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
-        trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
+        with explain_out_of_memory(config, args, run, lambda: (0, "other")):
+            trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
         try:
-            return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
+            with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
+                return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
         except (EngineLostError, WeightSyncError) as error:
             raise _stopped_by_engine(trainer, run, error) from error
         finally:
@@ -161,8 +165,10 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if on_cpu:  # emulated bfloat16 is several times slower there
-        defaults |= {"bf16": False, "optim": "adamw_torch"}
+    if not devices.supports_bf16():  # where it is emulated it is several times slower
+        defaults["bf16"] = False
+    if on_cpu:
+        defaults["optim"] = "adamw_torch"
     init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation

@@ -22,6 +22,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
 from ascent import devices
 from ascent.compat.cpu_index import accept_cpu_index
+from ascent.compat.float_masks import keep_float_masks
+from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
@@ -30,7 +32,7 @@ from ascent.training import ahead_file
 from ascent.training.arguments import GRPOConfig
 from ascent.training.batch_record import BatchRecord, none_if_nan
 from ascent.training.canary import canary_sequences, measure
-from ascent.training.clock import StepClock
+from ascent.training.clock import Phase, StepClock
 from ascent.training.engines import ParameterWalk, context, transformers_engine, vllm_engine
 from ascent.training.lookahead import Lookahead
 from ascent.training.recording import Recorder, StepRecord
@@ -75,6 +77,8 @@ class GRPOTrainer(TRLTrainer):
         if not self._plain:
             _refuse_what_only_trl_can(args, keywords, served=standing is not None)
             args.use_vllm = False  # TRL must not build an engine of its own
+        keep_float_masks()
+        refuse_on_npu(args)
         # Without this TRL lets every process of a multi-NPU run spread its model over all NPUs.
         init_kwargs: Any = args.model_init_kwargs or {}
         args.model_init_kwargs = {"device_map": None, **init_kwargs}
@@ -106,6 +110,11 @@ class GRPOTrainer(TRLTrainer):
     def generation(self) -> int:
         """The number of the next generation."""
         return self._generation
+
+    @property
+    def phase(self) -> Phase:
+        """What it is doing, or was doing when an exception ended it."""
+        return self._clock.current
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
@@ -333,6 +342,7 @@ class GRPOTrainer(TRLTrainer):
                     device=asdict(devices.use()),
                 )
             )
+        devices.reset_peak()
 
     def _this_step(self, name: str, values: list[float]) -> float | None:
         """The mean of what a metric gained in this step; the last value where it gained none."""
