@@ -1,0 +1,78 @@
+"""A short digest of every bit of a tensor, at about the speed of reading it.
+
+Trainer and server compute it separately and compare. The bytes are read as 32-bit words and summed, wrapping around,
+into lanes: word `p` of a block of `_ROWS * _LANES` words goes to lane `p % _LANES`. Any flipped bit changes its lane.
+`_LANES` is prime, so a row of the tensor that is put in another row's place meets other lanes (for rows of at least
+`_ROWS` words). The lanes, a sixteenth of the data, are folded once more with a different odd factor for each, so that
+their order counts, and BLAKE2b takes the rest together with name, dtype and shape. This finds faults; it is no defence
+against someone who forges weights.
+
+Loaded inside vLLM's processes: the standard library and torch only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LANES = 4093  # prime
+_ROWS = 16
+_FOLD = 64
+_SMALL = 1 << 16  # bytes: below this the tensor itself is hashed
+
+
+def fingerprint(name: str, tensor: Tensor) -> str:
+    """32 hexadecimal digits for `name`, dtype, shape and every byte of `tensor` (any device, any layout)."""
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1)
+    digest = hashlib.blake2b(f"{name}|{str(tensor.dtype).removeprefix('torch.')}|{list(tensor.shape)}|".encode())
+    size = flat.numel() * flat.element_size()
+    if size < _SMALL:
+        digest.update(_bytes(flat))
+        return digest.hexdigest()[:32]
+    per_word = max(1, 4 // flat.element_size())
+    if flat.storage_offset() % per_word:
+        flat = flat.clone()  # words must begin on a word's boundary
+    whole = flat.numel() // per_word * per_word
+    words = flat[:whole].view(torch.int32)
+    lanes = _lanes(words)
+    digest.update(_bytes(_folded(lanes)))
+    digest.update(_bytes(flat[whole:]))
+    return digest.hexdigest()[:32]
+
+
+def _lanes(words: Tensor) -> Tensor:
+    import torch
+
+    block = _ROWS * _LANES
+    blocks = words.numel() // block
+    whole = words[: blocks * block].view(blocks, _ROWS, _LANES).sum(1, dtype=torch.int32)
+    return torch.cat([whole.reshape(-1), words[blocks * block :]])
+
+
+def _folded(lanes: Tensor) -> Tensor:
+    """Groups of `_FOLD` lanes, a weight of its own for each place in a group, summed."""
+    import torch
+
+    groups = lanes.numel() // _FOLD
+    factors = torch.arange(1, 2 * _FOLD, 2, dtype=torch.int32, device=lanes.device)
+    folded = (lanes[: groups * _FOLD].view(groups, _FOLD) * factors).sum(1, dtype=torch.int32)
+    return torch.cat([folded, lanes[groups * _FOLD :]])
+
+
+def _bytes(flat: Tensor) -> bytes:
+    import torch
+
+    return flat.view(torch.uint8).cpu().numpy().tobytes()
+
+
+def exact_on(device: str) -> bool:
+    """Whether `device` computes fingerprints as the CPU does: integer sums there must wrap around, not saturate."""
+    import torch
+
+    words = torch.arange(1, 3 * _ROWS * _LANES, dtype=torch.int32) * 1_000_003  # the sums overflow many times
+    return fingerprint("", words) == fingerprint("", words.to(device))
