@@ -13,7 +13,7 @@ GIB = 2**30
 BF16, FP32 = 2, 4
 # What torch_npu reports of a "64 GB" (65536 MB) card in users' logs: "60.96 GiB total capacity" and the like.
 CARD_GIB = 61.0
-# Share of the card that an engine with cards of its own takes: vLLM's default.
+# Share of the card that a run's own servers take, which is vLLM's default too.
 SERVER_SHARE = 0.9
 # CANN's context, HCCL's buffers, fragmentation. A guess, on the safe side.
 RESERVE_GIB = 4.0
@@ -85,9 +85,9 @@ class Need:
         return sum(self.trainer.values()) + (self.engine if self.shared else 0.0)
 
 
-def need(config: RunConfig, shape: Shape, *, devices: int, tensor_parallel: int = 1) -> Need:
+def need(config: RunConfig, shape: Shape, *, devices: int) -> Need:
     """What a run with `devices` training processes takes on each card."""
-    shared = config.rollout.mode == "colocate"
+    shared, tensor_parallel = config.rollout.mode == "colocate", config.rollout.tensor_parallel_size
     trainer = _trainer(config, shape, parts=devices if config.trainer.get("fsdp") else 1)
     share = config.memory.engine_share if shared else SERVER_SHARE
     engine = share * CARD_GIB
