@@ -94,7 +94,9 @@ class InProcessServer:
                 if output.finished:
                     return {
                         "prompt_logprobs": [
-                            None if at is None else {str(token): {"logprob": entry.logprob} for token, entry in at.items()}
+                            None
+                            if at is None
+                            else {str(token): {"logprob": entry.logprob} for token, entry in at.items()}
                             for at in output.prompt_logprobs
                         ]
                     }

@@ -223,7 +223,9 @@ def test_weights_that_are_not_finite_are_the_trainers_fault(run: Run) -> None:
     value = float(weight[3, 5])
     with torch.no_grad():
         weight[3, 5] = float("inf")
-        with pytest.raises(WeightSyncError, match=r"trainer's own weights are not finite: model\.layers\.1\.mlp\.up_proj"):
+        with pytest.raises(
+            WeightSyncError, match=r"trainer's own weights are not finite: model\.layers\.1\.mlp\.up_proj"
+        ):
             run.deliver()
         weight[3, 5] = value
     run.deliver()
