@@ -26,7 +26,7 @@ from ascent.types import Completion
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.2  # between two looks at a server; in a hurry while completions wait for one
-MISSES = 3  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
+MISSES = 2  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # before a completion that a server failed to sample is tried again
 _REFUSED = 409
 

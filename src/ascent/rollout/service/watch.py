@@ -60,15 +60,16 @@ class ReplicaWatch(threading.Thread):
                 self._set(state="ready")
                 self._tell(f"{self.name}: ready at {self.record.url} after {_age(server):.0f} s")
                 why = self._watch(server)
+            again = why is not None and served and self._may_restart()
+            if why is not None and again:
+                self._note_restart(why)
             server.end(0.0 if why else 10.0)
             self._group("-", server.pid)
-            if self._stop_event.is_set():
-                return
-            assert why is not None
-            if not served or not self._may_restart():
+            if why is not None and not again and not self._stop_event.is_set():
                 self._fail(why, served)
+            if not again:
                 return
-            self._restart(why)
+            self._pause()
 
     def _wait_until_it_serves(self, server: ServerProcess) -> str | None:
         """None when it serves (or the service stops), otherwise why it won't."""
@@ -79,7 +80,7 @@ class ReplicaWatch(threading.Thread):
             now = time.monotonic()
             if now - probed >= _PROBE:
                 probed = now
-                if self._endpoint.status("/health", 2.0) == 200:
+                if self._endpoint.guard(2.0) is not None:  # its token makes sure that it is this service's server
                     return None
             if now - told >= _TELL:
                 told = now
@@ -99,13 +100,13 @@ class ReplicaWatch(threading.Thread):
             now = time.monotonic()
             if now - probed < _PROBE:
                 continue
-            status = self._endpoint.status("/health", min(3.0, self._settings.hung_after / 2))
+            status = self._endpoint.status("/health", self._settings.hung_after)
             probed = time.monotonic()
             if status == 200:
                 alive = probed
             elif status is not None:
                 return f"its engine is dead (/health answers {status})"
-            elif probed - alive > self._settings.hung_after:
+            elif probed - alive >= self._settings.hung_after:
                 return f"it gave no answer for {probed - alive:.0f} s"
             if status == 200 and probed - stall_probed >= _STALL_PROBE:
                 stall_probed = probed
@@ -118,12 +119,15 @@ class ReplicaWatch(threading.Thread):
         self._restarts = [at for at in self._restarts if now - at < self._settings.restart_window]
         return len(self._restarts) < self._settings.max_restarts
 
-    def _restart(self, why: str) -> None:
+    def _note_restart(self, why: str) -> None:
         self._restarts.append(time.monotonic())
         self._set(state="restarting", pid=None, restarts=self.record.restarts + 1, why=why)
         self._tell(f"{self.name}: {why}; restart {len(self._restarts)} of at most {self._settings.max_restarts}")
-        pause = 0.0 if len(self._restarts) == 1 else min(_LONGEST_PAUSE, 2.0 ** (len(self._restarts) - 2))
-        self._stop_event.wait(pause)
+
+    def _pause(self) -> None:
+        """Restart at once the first time, then after 1, 2, 4, ... seconds."""
+        if len(self._restarts) > 1:
+            self._stop_event.wait(min(_LONGEST_PAUSE, 2.0 ** (len(self._restarts) - 2)))
 
     def _fail(self, why: str, served: bool) -> None:
         if served:
