@@ -54,7 +54,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(server_dispatch, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(server_dispatch, "HURRY_SECONDS", 0.02)
     monkeypatch.setattr(server_dispatch, "_PAUSES", (0.01,) * 5)
-    monkeypatch.setattr(replica, "STATUS_SECONDS", 0.3)
+    monkeypatch.setattr(replica, "STATUS_SECONDS", 1.0)
     made = Bench(tmp_path)
     yield made
     for server in made.servers:

@@ -281,9 +281,9 @@ def test_a_hold_runs_out_unless_renewed() -> None:
     clock.now += LEASE_SECONDS - 1
     state.renew(hold)
     clock.now += LEASE_SECONDS - 1
-    assert state.holder == HOLDER
+    held = state.holder
     clock.now += 1
-    assert state.holder is None
+    assert (held, state.holder) == (HOLDER, None)
     with pytest.raises(RefusedError, match="nobody holds this server"):
         state.renew(hold)
     assert state.take(OTHER) != hold

@@ -130,6 +130,20 @@ def test_a_server_that_hangs_is_restarted(watched: Callable[..., Watched]) -> No
     assert group_members(pid) == []
 
 
+def test_a_silent_server_that_uses_the_cpu_is_given_longer(watched: Callable[..., Watched]) -> None:
+    watching = watched().watch
+    for code, busy in (("while True: pass", True), ("import time; time.sleep(60)", False)):
+        process = subprocess.Popen([sys.executable, "-c", code])
+        time.sleep(0.3)
+        look = watch._Busy(process.pid)
+        time.sleep(0.3)
+        assert look.now() == busy
+        patience = [silent for silent in (0.5, 0.7, 4.7, 4.9) if watching._hangs(silent, look)]
+        assert patience == ([4.9] if busy else [0.7, 4.7, 4.9])
+        process.kill()
+        process.wait()
+
+
 def test_a_server_whose_engine_is_dead_is_restarted(watched: Callable[..., Watched]) -> None:
     server = watched()
     server.until("ready")

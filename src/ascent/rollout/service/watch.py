@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import threading
 import time
@@ -10,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ascent.rollout.service.metrics import EngineMetrics
+from ascent.rollout.service.processes import cpu_ticks
 from ascent.rollout.service.record import ReplicaRecord
 from ascent.rollout.service.server_process import Endpoint, ServerProcess, log_tail
 from ascent.rollout.service.settings import ServiceSettings
 
 _TICK, _PROBE, _STALL_PROBE, _TELL = 0.2, 1.0, 10.0, 20.0  # seconds between looks
 _LONGEST_PAUSE = 30.0
+_BUSY_SHARE, _BUSY_PATIENCE = 0.2, 8.0  # a silent server that uses so much of a core is given so many times longer
 
 
 class ReplicaWatch(threading.Thread):
@@ -93,7 +96,7 @@ class ReplicaWatch(threading.Thread):
     def _watch(self, server: ServerProcess) -> str | None:
         """Until the service stops (None) or the server needs a restart (why)."""
         alive = probed = stall_probed = time.monotonic()
-        stall = _Stall(self._settings.stalled_after)
+        stall, busy = _Stall(self._settings.stalled_after), _Busy(server.pid)
         while not self._stop_event.wait(_TICK):
             if (ended := _ended(server)) is not None:
                 return ended
@@ -103,16 +106,21 @@ class ReplicaWatch(threading.Thread):
             status = self._endpoint.status("/health", self._settings.hung_after)
             probed = time.monotonic()
             if status == 200:
-                alive = probed
+                alive, busy = probed, _Busy(server.pid)
             elif status is not None:
                 return f"its engine is dead (/health answers {status})"
-            elif probed - alive >= self._settings.hung_after:
+            elif self._hangs(probed - alive, busy):
                 return f"it gave no answer for {probed - alive:.0f} s"
             if status == 200 and probed - stall_probed >= _STALL_PROBE:
                 stall_probed = probed
                 if stall.seen(self._endpoint.metrics(3.0), probed):
                     return f"its running requests made no token for {self._settings.stalled_after:g} s"
         return None
+
+    def _hangs(self, silent: float, busy: _Busy) -> bool:
+        """Whether a server that has been silent for so long hangs, rather than being busy with many requests."""
+        patience = self._settings.hung_after * (_BUSY_PATIENCE if busy.now() else 1)
+        return silent >= patience
 
     def _may_restart(self) -> bool:
         now = time.monotonic()
@@ -139,6 +147,19 @@ class ReplicaWatch(threading.Thread):
     def _set(self, **changes: object) -> None:
         self.record = dataclasses.replace(self.record, **changes)  # type: ignore[arg-type]
         self._changed()
+
+
+class _Busy:
+    """Whether a process has been using the CPU since this was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._since = pid, time.monotonic()
+        self._ticks, _ = cpu_ticks(pid)
+
+    def now(self) -> bool:
+        ticks, wants_cpu = cpu_ticks(self._pid)
+        used = (ticks - self._ticks) / os.sysconf("SC_CLK_TCK")
+        return wants_cpu or used > _BUSY_SHARE * (time.monotonic() - self._since)
 
 
 class _Stall:
