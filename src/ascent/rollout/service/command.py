@@ -16,9 +16,11 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
+from ascent.rollout.platform import engine_kind
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.vllm_plugin import WORKER_EXTENSION
 
 _CPU_KV_CACHE_MB = 512
 
@@ -26,7 +28,7 @@ _CPU_KV_CACHE_MB = 512
 def settings(args: argparse.Namespace) -> ServiceSettings:
     """What the arguments ask for: eager on CPU and NPU, float32 on CPU, the model's own context. Raises InputError for
     what isn't a usable model and for arguments that don't fit together."""
-    folder, kind = model_folder(args.model), devices.kind()
+    folder, kind = model_folder(args.model), engine_kind()
     kv_cache_mb = args.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
     engine = EngineSettings(
         model=str(folder.absolute()),
@@ -45,6 +47,7 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
         transport=args.transport,
+        worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
         max_restarts=args.max_restarts,
