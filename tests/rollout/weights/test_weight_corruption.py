@@ -36,12 +36,14 @@ class Run:
         self.delivery = WeightDelivery(ShmTransport(dtype, CHUNK), dtype)
         self.version = 0
         self.random = random.Random(0)
+        self.before: dict[str, Any] = {}
 
     def train(self, scale: float = 1e-3) -> None:
         """Change all weights a little."""
         import torch
 
         self.version += 1
+        self.before = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
         generator = torch.Generator().manual_seed(self.version)
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -113,7 +115,7 @@ def change_stream(draw: random.Random, run: Run, *, bits: bool) -> tuple[str, Ch
     kinds: dict[str, Change] = {
         f"NaN in {target}": at_target(nan),
         f"{target} a row off": at_target(lambda tensor: tensor.roll(1, 0)),
-        f"{target} as it was a step ago": at_target(lambda tensor: tensor - 1e-3),
+        f"{target} as it was a step ago": at_target(lambda tensor: run.before[target].to(tensor.dtype)),
         f"{target} left out": lambda weights: [each for each in weights if each[0] != target],
         f"{first} and {second} swapped": lambda weights: [(renamed.get(name, name), t) for name, t in weights],
     }
@@ -185,7 +187,7 @@ def test_faults_are_noticed_and_sending_again_mends_them(
 ) -> None:
     run.deliver()
     for seed in seeds:
-        run.train()
+        run.train(scale=1e-2)  # every parameter changes, in bfloat16 too
         with monkeypatch.context() as patch:
             what = place(random.Random(seed), run, patch)
             with pytest.raises(WeightMismatchError) as raised:
@@ -220,8 +222,8 @@ def test_weights_that_are_not_finite_are_the_trainers_fault(run: Run) -> None:
     import torch
 
     weight = run.model.model.layers[1].mlp.up_proj.weight
-    value = float(weight[3, 5])
     with torch.no_grad():
+        value = float(weight[3, 5])
         weight[3, 5] = float("inf")
         with pytest.raises(WeightSyncError, match=r"trainer's own weights are not finite: model\.layers\.1\.mlp\.up_proj"):
             run.deliver()
