@@ -87,14 +87,17 @@ class InProcessServer:
         from vllm import SamplingParams
 
         self._requests += 1
-        prompt = {"prompt_token_ids": list(body["token_ids"])}
+        prompt: Any = {"prompt_token_ids": list(body["token_ids"])}
         self.engine.add_request(str(self._requests), prompt, SamplingParams(**body["sampling_params"]))
         while True:
-            for output in self.engine.step():
+            outputs: list[Any] = list(self.engine.step())
+            for output in outputs:
                 if output.finished:
                     return {
                         "prompt_logprobs": [
-                            None if at is None else {str(token): {"logprob": entry.logprob} for token, entry in at.items()}
+                            None
+                            if at is None
+                            else {str(token): {"logprob": entry.logprob} for token, entry in at.items()}
                             for at in output.prompt_logprobs
                         ]
                     }

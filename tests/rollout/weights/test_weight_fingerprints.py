@@ -79,7 +79,6 @@ def test_name_shape_and_dtype_count() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rows_in_another_place_change_it(rows: int, width: int, dtype: str) -> None:
     """Also rows as far apart as a lane is long."""
-    import torch
 
     draw = random.Random(rows)
     tensor = made((rows, width), dtype)
