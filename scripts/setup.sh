@@ -45,12 +45,29 @@ install() {
   printf '%s' "$digest" >"$stamp"
 }
 
+install_overlay() {
+  # Packages that are laid over .venv, in a folder of their own that a process names first in PYTHONPATH.
+  local file="requirements/$1.txt" digest folder
+  digest=$(sha256sum "$file" | cut -c1-8)
+  folder="${XDG_CACHE_HOME:-$HOME/.cache}/ascent/rows/$1-$digest"
+  [ -d "$folder" ] && return
+  say "installing $(grep -c '==' "$file") packages of $file into $folder"
+  rm -rf "$folder.part"
+  .venv/bin/pip install --quiet --no-deps --target "$folder.part" -r "$file"
+  mv "$folder.part" "$folder"
+}
+
 if [ ! -x .venv/bin/python ]; then
   python=$(find_python)
   say "creating .venv with $("$python" --version)"
   "$python" -m venv .venv
 fi
-for lock in "$@"; do install "$lock"; done
+for lock in "$@"; do
+  case "$lock" in
+    transformers-*) install_overlay "$lock" ;;
+    *) install "$lock" ;;
+  esac
+done
 digest=$(sha256sum pyproject.toml | cut -d' ' -f1)
 if [ ! -x .venv/bin/ascent ] || [ "$(cat .venv/.installed-ascent 2>/dev/null)" != "$digest" ]; then
   say "installing ascent itself"

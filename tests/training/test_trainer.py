@@ -54,7 +54,6 @@ def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **s
         "max_steps": 4,
         "logging_steps": 1,
         "bf16": False,
-        "use_cpu": True,
         "report_to": "none",
         "save_strategy": "no",
         "gradient_checkpointing": False,

@@ -1,0 +1,59 @@
+"""The engine that a trainer samples with, and the walk over its weights that feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from trl.generation.vllm_generation import VLLMGeneration
+from trl.models.utils import unwrap_model_for_generation
+
+from ascent.rollout.engine import EngineSettings, RolloutEngine
+
+if TYPE_CHECKING:
+    from ascent.training.trainer import GRPOTrainer
+
+
+def vllm_engine(trainer: GRPOTrainer, settings: EngineSettings | None) -> RolloutEngine:
+    """vLLM in the trainer's process; without `settings` as the `vllm_*` fields of its arguments say."""
+    from ascent.rollout.local import LocalEngine
+    from ascent.training.engine_settings import from_arguments
+
+    return LocalEngine(settings or from_arguments(trainer.args, trainer.model, trainer.accelerator.num_processes))
+
+
+def transformers_engine(trainer: GRPOTrainer) -> RolloutEngine:
+    """The trainer's own model."""
+    from ascent.rollout.transformers_engine import TransformersEngine
+
+    checkpointing: Any = trainer.args.gradient_checkpointing_kwargs
+    tokenizer: Any = trainer._tokenizer
+    return TransformersEngine(
+        lambda: unwrap_model_for_generation(
+            trainer.model_wrapped,
+            trainer.accelerator,
+            gather_deepspeed3_params=trainer.args.ds3_gather_for_generation,
+            generation_kwargs=trainer.generation_kwargs,
+            gradient_checkpointing_kwargs=checkpointing,
+        ),
+        eos_token_ids=trainer.eos_token_ids,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        max_model_len=context(trainer.model),
+    )
+
+
+def context(model: Any) -> int:
+    """The model's own limit of prompt and completion, in tokens."""
+    return int(model.config.get_text_config().max_position_embeddings)
+
+
+class ParameterWalk(VLLMGeneration):
+    """TRL's walk over a model's full parameters (PEFT merged, FSDP and ZeRO gathered), without its engine."""
+
+    def _init_vllm(self) -> None: ...
+
+    def named_tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """(checkpoint name, full tensor) of every parameter. Collective: every process must iterate to the end."""
+        return self._iter_named_params()
