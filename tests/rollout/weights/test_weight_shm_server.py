@@ -93,7 +93,7 @@ class Broken:
         if route == self._route:
             raise ServerCallError(f"{route}: connection refused")
         if route == "/collective_rpc" and body["method"] == "ascent_begin_update":
-            return {"results": [{"device": "cpu", "dtype": "float32"}]}
+            return {"results": [{"device": "cpu", "dtype": "float32", "incarnation": "1"}]}
         return {}
 
     def get(self, route: str, *, timeout: float) -> Any:
@@ -138,7 +138,7 @@ def test_one_dead_server_does_not_spoil_the_other(server: Any, trainer: Trainer)
 
 def test_no_server_left_is_an_error_and_the_walk_still_ends(server: Any, trainer: Trainer) -> None:
     for route in ("/collective_rpc", "/start_weight_update", "/update_weights"):
-        with pytest.raises(WeightSyncError, match="no server got the weights: http://broken: .*connection refused"):
+        with pytest.raises(WeightSyncError, match=r"no server got the weights: http://broken: .*connection refused"):
             delivery().deliver([Broken(server, route)], trainer.walk(), 1)
     assert trainer.walks == 3
 
