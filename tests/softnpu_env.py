@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,3 +64,25 @@ def run_softnpu(
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout
+
+
+def run_ranks(program: str, environment: dict[str, str], ranks: int = 2, timeout: float = 240) -> list[str]:
+    """What each rank of a program prints, with the variables that torchrun would set. Asserts that all succeed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    started = []
+    for rank in range(ranks):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+        command = [sys.executable, "-c", program]
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, env={**environment, **group, **own}, text=True, **pipes))
+    try:
+        ends = [process.communicate(timeout=timeout) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, (out, problem) in zip(started, ends, strict=True):
+        assert process.returncode == 0, f"{out[-3000:]}\n{problem[-6000:]}"
+    return [out for out, _ in ends]

@@ -74,6 +74,13 @@ def _lazy_init() -> None:
     _C.check_device(_C.current_device())
 
 
+def __getattr__(name: str) -> bool:
+    # torch's activation checkpointing asks this variable whether there is a device state to keep.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.npu' has no attribute {name!r}")
+
+
 def _lazy_call(cb: Callable[[], None]) -> None:
     cb()
 
