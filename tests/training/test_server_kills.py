@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.training.test_trainer import Memory, vowels
+from tests.training.small_trainer import Memory, vowels
 
 from ascent.rollout.engine import Canary
 from ascent.tracking.rollouts import read_rollouts
@@ -75,7 +75,6 @@ def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
     from ascent.rollout.server import ServerEngine
     from ascent.rollout.weights.delivery import WeightDelivery
     from ascent.rollout.weights.shm_sender import ShmTransport
-    from ascent.training.serving import _Told
 
     killer = Killer(service.folder)
 
@@ -95,7 +94,7 @@ def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
             if record.step == 3:
                 killer.kill("between")
 
-    engine = Watched(service, _Told(WeightDelivery(ShmTransport("float32"), "float32")), holder_name="test")
+    engine = Watched(service, WeightDelivery(ShmTransport("float32"), "float32"), holder_name="test")
     arguments = GRPOConfig(
         str(tmp_path / "out"),
         per_device_train_batch_size=16,

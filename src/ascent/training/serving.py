@@ -5,24 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from accelerate.utils import broadcast_object_list
-from torch import Tensor
 
+from ascent import devices
 from ascent.config import RunConfig
 from ascent.errors import InputError
-from ascent.rollout.control import ControlPlane, PartialDeliveryError, ServerCallError
-from ascent.rollout.engine import Canary, EngineSettings, RolloutEngine
+from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.server import ServerEngine
 from ascent.rollout.service.address import ServiceAddress, find_service, remote_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.choice import choose, transport
 from ascent.rollout.weights.delivery import WeightDelivery
-from ascent.rollout.weights.shm_sender import ShmTransport
 from ascent.tracking.run_directory import RunDirectory
 
 _OWN_DEVICE_SHARE = 0.9  # of a device that nobody else uses; vLLM's own default
@@ -41,8 +40,8 @@ def serving(
         shared: list[tuple[ServiceAddress, str] | None] = [None]
         if rank == 0:
             address = stack.enter_context(_service(config, engine, run, processes))
-            delivery = WeightDelivery(ShmTransport(engine.dtype), engine.dtype, verify=config.rollout.verify)
-            served = ServerEngine(address, _Told(delivery), holder_name=run.path.name)
+            delivery = stack.enter_context(contextlib.closing(_delivery(config, address, engine.dtype)))
+            served = ServerEngine(address, delivery, holder_name=run.path.name)
             shared = [(address, served.hold)]
         if processes > 1:
             broadcast_object_list(shared)
@@ -58,6 +57,29 @@ def serving(
                 "Start it with a larger --max-model-len, or lower trainer.max_completion_length.",
             )
         yield served
+
+
+def _delivery(config: RunConfig, address: ServiceAddress, dtype: str) -> WeightDelivery:
+    backend = address.transport or _backend(config, same_host=False)
+    dtype = address.dtype or dtype
+    return WeightDelivery(transport(backend, dtype, str(devices.current())), dtype, verify=config.rollout.verify)
+
+
+def _backend(config: RunConfig, *, same_host: bool) -> str:
+    """vLLM's name of the weight-transfer engine that the servers load."""
+    asked = config.rollout.transport
+    if asked != "auto":
+        return SHM_BACKEND if asked == "shm" else asked
+    import vllm
+
+    choice = choose(
+        engine_kind(),
+        vllm_version=vllm.__version__,
+        same_host=same_host,
+        tensor_parallel=config.rollout.tensor_parallel_size,
+    )
+    print(f"weights travel by {choice.backend}: {choice.reason}", file=sys.stderr, flush=True)
+    return choice.backend
 
 
 @contextlib.contextmanager
@@ -88,7 +110,7 @@ def _own_service(
         replicas=rollout.replicas,
         tensor_parallel=rollout.tensor_parallel_size,
         devices=() if kind == "cpu" else config.server_devices(processes),
-        transport=SHM_BACKEND,
+        transport=_backend(config, same_host=True),
         worker_extension=WORKER_EXTENSION,
         max_restarts=rollout.max_restarts,
         restart_window=60.0 * rollout.restart_window_minutes,
@@ -101,21 +123,3 @@ def _own_service(
     except ServiceStartError as error:
         print(error.log_text, file=sys.stderr)
         raise InputError(f"rollout.mode=server: {error}", "The end of its log is shown above.") from error
-
-
-class _Told:
-    """A delivery whose report is told the way the engine asks for."""
-
-    def __init__(self, delivery: WeightDelivery) -> None:
-        self._delivery = delivery
-
-    def deliver(
-        self,
-        replicas: Sequence[ControlPlane],
-        named_tensors: Iterator[tuple[str, Tensor]],
-        version: int,
-        canary: Canary | None,
-    ) -> None:
-        report = self._delivery.deliver(replicas, named_tensors, version, canary)
-        if report.failed:
-            raise PartialDeliveryError({url: ServerCallError(why) for url, why in report.failed.items()})
