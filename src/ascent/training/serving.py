@@ -54,7 +54,7 @@ def connect(
 ) -> RolloutEngine:
     """The engine over a service that stands: its name on this machine, or the URLs of its servers, with commas.
 
-    The API key of a service on another machine is taken from ASCENT_API_KEY. Collective over all processes of a training.
+    The API key of a service on another machine is taken from ASCENT_API_KEY. Collective over all processes.
 
     `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
     engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
