@@ -117,6 +117,7 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A102", host(good(), system="Darwin"), "note"),
     ("A103", host(good(), shared_memory=64 * 2**20), "warning"),
     ("A104", host(good(), open_files=1024), "warning"),
+    ("A214", packages(good(), torch_npu="2.10.0.post4+software"), "note"),
     ("A105", host(good(), disk_free={"/": GIB}), "error"),
     ("A106", host(good(), memory_available=8 * GIB), "warning"),
     ("A108", host(good(), hostname_address=""), "note"),

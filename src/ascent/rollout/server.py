@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 import queue
 import secrets
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ascent.errors import InputError
-from ascent.rollout.control import PartialDeliveryError, ServerCallError, WeightDelivery
+from ascent.rollout.control import ServerCallError, WeightDelivery
 from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError, WeightSyncError, check_length
 from ascent.rollout.server_dispatch import Dispatcher
 from ascent.rollout.server_requests import jobs_of
@@ -169,14 +171,14 @@ class ServerEngine:
     def _connect(self, holder: dict[str, object] | None, seconds: float) -> None:
         async def hear() -> None:
             until = time.monotonic() + seconds
-            while True:
-                for replica in self._replicas:
-                    try:
-                        await replica.hear()
-                        return
-                    except ServerCallError as error:
-                        if error.status is not None or time.monotonic() > until:
-                            raise
+            for replica in itertools.cycle(self._replicas):
+                try:
+                    await replica.hear()
+                    return
+                except ServerCallError as error:
+                    if error.status is not None or time.monotonic() > until:
+                        raise
+                await asyncio.sleep(_POLL_SECONDS)
 
         try:
             self._http.run(hear() if holder is None else take_all(self._replicas, holder, seconds))
@@ -210,9 +212,9 @@ class ServerEngine:
             try:
                 self._http.run(replica.commit(version))
             except ServerCallError as error:
-                failed[replica.url] = error
-        for url, failure in failed.items():
-            _log.warning("weights of version %d did not reach %s: %s", version, url, failure)
+                failed[replica.url] = str(error)
+        for url, why in failed.items():
+            _log.warning("weights of version %d did not reach %s: %s", version, url, why)
         self._fruitless = self._fruitless + 1 if len(failed) == len(replicas) else 0
         if self._fruitless == _FRUITLESS:
             raise WeightSyncError(f"no server got new weights in {_FRUITLESS} attempts; the last: {failed}")
@@ -240,23 +242,20 @@ class ServerEngine:
 
     def _deliver(
         self, replicas: list[Replica], named_tensors: Iterator[tuple[str, Tensor]], version: int, canary: Canary | None
-    ) -> dict[str, Exception]:
-        """Deliver to all; the replicas that don't have the weights, and why. Raises what isn't a server's death."""
+    ) -> dict[str, str]:
+        """Deliver to all; the servers that don't have the weights, and why. Raises what isn't a server's death."""
         assert self._delivery is not None
         incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
         try:
-            self._delivery.deliver(replicas, named_tensors, version, canary)
-        except PartialDeliveryError as partial:
-            return dict(partial.failed)
+            return dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+        except WeightMismatchError:
+            raise
         except (ServerCallError, WeightSyncError) as error:
-            if isinstance(error, WeightMismatchError):
+            if any(self._is_gone(replica, incarnations[replica.url]) for replica in replicas):
+                return {replica.url: str(error) for replica in replicas}
+            if isinstance(error, WeightSyncError):
                 raise
-            if not any(self._is_gone(replica, incarnations[replica.url]) for replica in replicas):
-                if isinstance(error, WeightSyncError):
-                    raise
-                raise WeightSyncError(str(error)) from error
-            return {replica.url: error for replica in replicas}
-        return {}
+            raise WeightSyncError(str(error)) from error
 
     def _is_gone(self, replica: Replica, incarnation: str) -> bool:
         """Whether a server died since it had this incarnation."""

@@ -26,7 +26,7 @@ from ascent.types import Completion
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.2  # between two looks at a server; in a hurry while completions wait for one
-MISSES = 3  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
+MISSES = 2  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # before a completion that a server failed to sample is tried again
 _REFUSED = 409
 
@@ -40,6 +40,7 @@ class Member:
     heard_at: float = 0.0  # when it last answered; 0: it is not reachable
     held: bool = False
     misses: int = 0
+    answers: int = 0  # to sampling requests, whatever they said: signs of life
     flights: dict[asyncio.Task[float | None], Job] = field(default_factory=dict)
 
     @property
@@ -140,6 +141,7 @@ class Dispatcher:
             _log.info("%s", error)
             member.heard_at = 0.0  # nothing new goes there before the next look
             return 0.0
+        member.answers += 1
         return self._judge(answer, job, member, version)
 
     def _landed(self, member: Member, flight: asyncio.Task[float | None]) -> None:
@@ -198,23 +200,25 @@ class Dispatcher:
     async def _look_after(self, member: Member) -> None:
         """Keep the hold on one server, and notice when it goes away or comes back as another."""
         while self.failure is None:
+            answers = member.answers
             try:
                 self._heard(member, await self._ask(member))
             except ServerCallError as error:
-                self._missed(member, error)
+                self._missed(member, error, busy=member.answers > answers)
             waits = self._waiting and self.version is not None and not member.has(self.version)
             await asyncio.sleep(HURRY_SECONDS if member.misses or waits else LOOK_SECONDS)
 
-    def _missed(self, member: Member, error: ServerCallError) -> None:
+    def _missed(self, member: Member, error: ServerCallError, *, busy: bool) -> None:
         _log.debug("%s", error)
         if error.code == "held":
             self._fail(EngineLostError(f"{error}: this training lost its hold, and another has taken the server"))
         elif error.status == 401:
             self._fail(EngineLostError(str(error)))
-        elif error.status is None:
-            # one miss may be this process's own pause
+        elif error.code == NO_CONNECTION:
+            self._not_reachable(member)
+        elif error.status is None and not busy:  # hundreds of long completions at once can keep a server from answering
             member.misses += 1
-            if error.code == NO_CONNECTION or member.misses >= MISSES:
+            if member.misses >= MISSES:  # one may be this process's own pause
                 self._not_reachable(member)
 
     async def _ask(self, member: Member) -> ReplicaStatus:

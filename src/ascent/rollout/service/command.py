@@ -16,9 +16,12 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
+from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.choice import choose
 
 _CPU_KV_CACHE_MB = 512
 
@@ -26,7 +29,7 @@ _CPU_KV_CACHE_MB = 512
 def settings(args: argparse.Namespace) -> ServiceSettings:
     """What the arguments ask for: eager on CPU and NPU, float32 on CPU, the model's own context. Raises InputError for
     what isn't a usable model and for arguments that don't fit together."""
-    folder, kind = model_folder(args.model), devices.kind()
+    folder, kind = model_folder(args.model), engine_kind()
     kv_cache_mb = args.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
     engine = EngineSettings(
         model=str(folder.absolute()),
@@ -44,7 +47,8 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
-        transport=args.transport,
+        transport=_transport(args, kind),
+        worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
         max_restarts=args.max_restarts,
@@ -83,6 +87,13 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
 
 def _api_key(args: argparse.Namespace) -> str | None:
     return args.api_key or os.environ.get("ASCENT_API_KEY") or None
+
+
+def _transport(args: argparse.Namespace, kind: str) -> str:
+    """vLLM's name of the weight-transfer engine; chosen for a trainer on this machine where nothing is asked for."""
+    if args.transport is not None:
+        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+    return choose(kind, vllm_version=installed_vllm(), same_host=True, tensor_parallel=args.tensor_parallel).backend
 
 
 def _devices(args: argparse.Namespace) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from ascent.rollout.control import ServerCallError
 from ascent.rollout.service.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, VERSION_HEADER
 from ascent.rollout.service.http_thread import Answer, HttpThread
 
-STATUS_SECONDS = 2.5  # a server that serves answers its guard's own routes at once
+STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at once
 
 
 @dataclass(frozen=True, slots=True)

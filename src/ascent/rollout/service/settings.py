@@ -17,8 +17,8 @@ class ServiceSettings:
     ones in their order. `transport` is the name of vLLM's weight-transfer backend. Times in seconds.
 
     `port` 0 picks free ports, otherwise replica i listens on `port + i`. A server without a sign of life for
-    `hung_after`, or whose running requests make no token for `stalled_after`, is restarted; more than `max_restarts`
-    restarts of one server within `restart_window` fail it.
+    `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, is
+    restarted; more than `max_restarts` restarts of one server within `restart_window` fail it.
     """
 
     engine: EngineSettings
