@@ -127,6 +127,13 @@ def test_memory_fits_a_card(name: str) -> None:
     assert need.kv_tokens >= wanted * length
 
 
+@needs_trl
+def test_arithmetic_knows_what_is_sent_at_once() -> None:
+    from ascent.rollout.weights.collective import DEFAULT_CHUNK_BYTES
+
+    assert ascend_memory.TRANSPORT_CHUNK_BYTES == DEFAULT_CHUNK_BYTES
+
+
 @pytest.mark.parametrize("name", DEVICES)
 def test_batch_is_whole_groups(name: str) -> None:
     trainer = parsed(name).trainer
