@@ -196,3 +196,9 @@ def test_symptom_of_the_guide_is_known_to_diagnose(symptom: str) -> None:
     reading = diagnose_text(line + "\n")
     assert reading.primary is not None
     assert reading.primary.fault == fault
+
+
+def test_index_names_every_page() -> None:
+    index = read(REPOSITORY / "docs" / "README.md")
+    pages = {page.name for page in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"({page})" not in index} == set()
