@@ -20,9 +20,10 @@ from ascent.rollout.platform import engine_kind
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.settings import ServiceSettings, check
-from ascent.rollout.vllm_plugin import WORKER_EXTENSION
+from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
 
 _CPU_KV_CACHE_MB = 512
+_BACKENDS = {"auto": SHM_BACKEND, "shm": SHM_BACKEND}  # vLLM's names of the transports that aren't its own
 
 
 def settings(args: argparse.Namespace) -> ServiceSettings:
@@ -46,7 +47,7 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
-        transport=args.transport,
+        transport=_BACKENDS.get(args.transport, args.transport),
         worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
