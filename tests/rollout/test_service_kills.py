@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,11 @@ def engine_for(address: Any) -> Any:
     engine = ServerEngine(address, KeepsWeights(), holder_name="kills")
     engine.update_weights(iter(()), 1)
     return engine
+
+
+def drain(engine: Any) -> None:
+    while engine.unfinished():
+        engine.poll()
 
 
 def wait_until_gone(groups: list[int], seconds: float = 15.0) -> None:
@@ -118,8 +125,7 @@ def test_servers_end_when_their_supervisor_is_killed(settings: ServiceSettings) 
         engine.submit(requests(0))
         began = time.monotonic()
         with pytest.raises(EngineLostError, match=r"supervisor of service orphans .* is gone.*replica-0\.log"):
-            while engine.unfinished():
-                engine.poll()
+            drain(engine)
         assert time.monotonic() - began < 10
         wait_until_gone(groups)
         engine.close()
@@ -149,8 +155,6 @@ def test_everything_ends_when_the_process_that_started_it_is_killed(settings: Se
         "    print('ready', flush=True)\n"
         "    time.sleep(600)\n"
     )
-    import json
-
     owner = subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(settings.to_json())], stdout=subprocess.PIPE, text=True
     )
@@ -178,13 +182,11 @@ def test_two_ranks_sample_what_one_does(settings: ServiceSettings) -> None:
 
 
 @pytest.fixture
-def broken(tmp_path: Path, tiny_policy: Callable[..., Path]) -> Iterator[Path]:
-    import shutil
-
+def broken(tmp_path: Path, tiny_policy: Callable[..., Path]) -> Path:
     folder = tmp_path / "broken"
     shutil.copytree(tiny_policy(), folder)
     (folder / "model.safetensors").write_bytes(b"not weights")
-    yield folder
+    return folder
 
 
 def test_a_server_that_does_not_start_says_why(

@@ -133,9 +133,9 @@ class ServerEngine:
     ) -> None:
         """See RolloutEngine. A server that dies while it is given weights is left to its supervisor: when no server got
         them, this returns all the same, and `needs_weights` asks for them again once there is one."""
-        self._check()
         iterator = iter(named_tensors)
         try:
+            self._check()
             self._pause()
             if self._sends_weights:
                 self._update(iterator, version, canary)
@@ -158,11 +158,8 @@ class ServerEngine:
     async def _end(self) -> None:
         self._dispatcher.stop()
         if self._sends_weights:
-            for replica in self._replicas:
-                try:
-                    await replica.release()
-                except ServerCallError as error:
-                    _log.info("not released: %s", error)  # the lease runs out by itself
+            # where that fails, the lease runs out by itself
+            await asyncio.gather(*(replica.release() for replica in self._replicas), return_exceptions=True)
 
     def _check(self) -> None:
         if self._dispatcher.failure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,11 +25,12 @@ class Job:
         """What it may cost: prompt and longest completion."""
         return len(self.request.prompt_ids) + self.request.sampling.max_tokens
 
-    def body(self) -> dict[str, Any]:
-        """The request's JSON."""
+    def body(self) -> bytes:
+        """The request's JSON. Raises TypeError when `Sampling.extra` holds what JSON can't say."""
         seed = None if self.request.seed is None else self.request.seed + self.index
         parameters = sampling_arguments(self.request.sampling, seed)
-        return {"token_ids": self.request.prompt_ids, "sampling_params": parameters, "stream": False}
+        request = {"token_ids": self.request.prompt_ids, "sampling_params": parameters, "stream": False}
+        return json.dumps(request).encode()
 
     def completion(self, content: Any, version: int) -> Completion:
         """The completion from the answer's JSON. Raises BrokenAnswerError when it holds none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -61,7 +62,8 @@ class Replica:
 
     async def call(self, method: str, route: str, body: Any, timeout: float) -> Answer:
         """One call, never repeated. Raises ServerCallError unless the status is 200."""
-        answer = await self._http.request(method, self._url + route, headers=self._headers, body=body, timeout=timeout)
+        raw = None if body is None else json.dumps(body).encode()
+        answer = await self._http.request(method, self._url + route, headers=self._headers, body=raw, timeout=timeout)
         if answer.status != 200:
             raise ServerCallError(f"{self._url}{route}: {answer.message()}", answer.status, answer.code)
         return answer
@@ -91,7 +93,7 @@ class Replica:
         """Open the server for sampling with the weights of `version`."""
         self._heard(await self.call("POST", "/ascent/weights/commit", {"version": version}, STATUS_SECONDS))
 
-    async def sample(self, body: Mapping[str, Any], version: int) -> Answer:
+    async def sample(self, body: bytes, version: int) -> Answer:
         """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes."""
         headers = {**self._headers, VERSION_HEADER: str(version)}
         url = f"{self._url}/inference/v1/generate"
