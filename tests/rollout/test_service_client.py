@@ -126,6 +126,7 @@ def test_every_sampling_field_is_sent_and_every_completion_comes_once(bench: Ben
         "stop_token_ids": [3, 4],
         "logprobs": 0,
         "detokenize": False,
+        "output_kind": 2,
         "presence_penalty": 0.5,
         "ignore_eos": True,
     }

@@ -10,6 +10,10 @@ from typing import Any, cast
 from ascent.rollout.vllm_arguments import sampling_arguments
 from ascent.types import Completion, FinishReason, RolloutRequest
 
+# vLLM's RequestOutputKind.FINAL_ONLY: nothing is made of a completion before its end. Newer servers do so by
+# themselves, 0.23 would put all tokens so far together at each step.
+_FINAL_ONLY = 2
+
 
 @dataclass(eq=False, slots=True)
 class Job:
@@ -28,7 +32,7 @@ class Job:
     def body(self) -> bytes:
         """The request's JSON. Raises TypeError when `Sampling.extra` holds what JSON can't say."""
         seed = None if self.request.seed is None else self.request.seed + self.index
-        parameters = sampling_arguments(self.request.sampling, seed)
+        parameters = {**sampling_arguments(self.request.sampling, seed), "output_kind": _FINAL_ONLY}
         request = {"token_ids": self.request.prompt_ids, "sampling_params": parameters, "stream": False}
         return json.dumps(request).encode()
 

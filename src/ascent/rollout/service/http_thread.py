@@ -68,8 +68,8 @@ class HttpThread:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None, timeout: float | None
     ) -> Answer:
-        """One request with a JSON body, sent once; `timeout` in seconds. Raises ServerCallError without a status when no
-        whole answer comes."""
+        """One request with a JSON body, sent once; `timeout` in seconds. Raises ServerCallError without a status when
+        no whole answer comes."""
         assert self._session is not None
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}

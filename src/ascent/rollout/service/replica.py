@@ -31,6 +31,7 @@ class ReplicaStatus:
     revision: int  # counts changes of the weights' state within an incarnation
     holder: Mapping[str, Any] | None
     vllm: str
+    sampling_parameters: frozenset[str]  # that the server's vLLM knows; empty: it didn't say
 
 
 class Replica:
@@ -115,6 +116,7 @@ class Replica:
                 revision=content["weights"]["revision"],
                 holder=content["holder"],
                 vllm=content["vllm"] or "",
+                sampling_parameters=frozenset(content["sampling_parameters"]),
             )
         except (TypeError, KeyError):
             raise ServerCallError(f"{self._url}: not a server of `ascent serve`: {answer.message()}") from None
