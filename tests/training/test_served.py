@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.test_trainer import Memory, vowels
+from tests.training.small_trainer import Memory, vowels
 
-from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError, WeightsInterruptedError
+from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError
 from ascent.types import Completion, EngineStats, RolloutRequest
 
 pytestmark = pytest.mark.torch
@@ -220,15 +220,6 @@ def test_a_mismatch_is_sent_once_more_and_then_stops_the_run(tiny_policy: Callab
     with pytest.raises(WeightMismatchError, match="differs"):
         train(tiny_policy(), tmp_path / "2", engine, max_steps=1)
     assert [event for event in engine.events if event[0] == "submit"] == []
-
-
-def test_a_server_that_dies_while_it_takes_weights_gets_them_again(
-    tiny_policy: Callable[..., Path], tmp_path: Path
-) -> None:
-    engine = FarEngine()
-    engine.failures = [WeightsInterruptedError("died")] * 3
-    train(tiny_policy(), tmp_path, engine, max_steps=1)
-    assert [event for event in engine.events if event[0] == "update"] == [("update", 0)] * 4
 
 
 def test_the_end_of_the_service_ends_the_run_in_its_own_words(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:

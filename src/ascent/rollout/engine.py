@@ -80,10 +80,6 @@ class WeightMismatchError(WeightSyncError):
         self.parameters = tuple(parameters)
 
 
-class WeightsInterruptedError(WeightSyncError):
-    """A server died while it took new weights. They may be sent again, once it is back."""
-
-
 class EngineLostError(RuntimeError):
     """The sampling servers are gone and won't come back by themselves."""
 

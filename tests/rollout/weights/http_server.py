@@ -29,7 +29,7 @@ class HttpServer:
         # No connection is kept: the server closes idle ones, sometimes just when they are used again.
         self._client = httpx.Client(base_url=url, limits=httpx.Limits(max_keepalive_connections=0))
         self._version = vllm_version
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
 
     @classmethod
     def start(cls, folder: Path, dtype: str, log: Path, *, arguments: tuple[str, ...] = ()) -> HttpServer:
@@ -75,7 +75,7 @@ class HttpServer:
         return self._version
 
     @property
-    def processes(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[Any]:
         assert self._process is not None
         return self._process
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ class InProcessServer:
     """A ControlPlane over an engine of this process. `after_finish` is run when an update was finished."""
 
     def __init__(self, folder: Path, dtype: str, *, extension: bool = True, **arguments: Any) -> None:
-        from ascent.rollout.local import _ENVIRONMENT, _unchanged_process
+        from ascent.rollout.local import _unchanged_process
+        from ascent.rollout.platform import engine_kind
 
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        assert engine_kind() == "cpu"  # it also sets what vLLM reads from the environment
         from vllm import EngineArgs
         from vllm.config import WeightTransferConfig
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -87,14 +86,17 @@ class InProcessServer:
         from vllm import SamplingParams
 
         self._requests += 1
-        prompt = {"prompt_token_ids": list(body["token_ids"])}
+        prompt: Any = {"prompt_token_ids": list(body["token_ids"])}
         self.engine.add_request(str(self._requests), prompt, SamplingParams(**body["sampling_params"]))
         while True:
-            for output in self.engine.step():
+            outputs: list[Any] = list(self.engine.step())
+            for output in outputs:
                 if output.finished:
                     return {
                         "prompt_logprobs": [
-                            None if at is None else {str(token): {"logprob": entry.logprob} for token, entry in at.items()}
+                            None
+                            if at is None
+                            else {str(token): {"logprob": entry.logprob} for token, entry in at.items()}
                             for at in output.prompt_logprobs
                         ]
                     }

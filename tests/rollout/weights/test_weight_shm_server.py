@@ -93,7 +93,7 @@ class Broken:
         if route == self._route:
             raise ServerCallError(f"{route}: connection refused")
         if route == "/collective_rpc" and body["method"] == "ascent_begin_update":
-            return {"results": [{"device": "cpu", "dtype": "float32"}]}
+            return {"results": [{"device": "cpu", "dtype": "float32", "incarnation": "1"}]}
         return {}
 
     def get(self, route: str, *, timeout: float) -> Any:
@@ -126,7 +126,9 @@ def test_a_stale_canary_is_noticed(server: Any, trainer: Trainer) -> None:
 
 def test_one_dead_server_does_not_spoil_the_other(server: Any, trainer: Trainer) -> None:
     sender = delivery()
-    for number, route in enumerate(("/collective_rpc", "/start_weight_update", "/update_weights", "/finish_weight_update")):
+    for number, route in enumerate(
+        ("/collective_rpc", "/start_weight_update", "/update_weights", "/finish_weight_update")
+    ):
         trainer.train(number)
         report = sender.deliver([Broken(server, route), server], trainer.walk(), number, trainer.canary())
         assert set(report.failed) == {"http://broken"}
@@ -136,7 +138,7 @@ def test_one_dead_server_does_not_spoil_the_other(server: Any, trainer: Trainer)
 
 def test_no_server_left_is_an_error_and_the_walk_still_ends(server: Any, trainer: Trainer) -> None:
     for route in ("/collective_rpc", "/start_weight_update", "/update_weights"):
-        with pytest.raises(WeightSyncError, match="no server got the weights: http://broken: .*connection refused"):
+        with pytest.raises(WeightSyncError, match=r"no server got the weights: http://broken: .*connection refused"):
             delivery().deliver([Broken(server, route)], trainer.walk(), 1)
     assert trainer.walks == 3
 
@@ -177,7 +179,9 @@ def test_segments_of_a_trainer_that_was_killed_are_removed(server: Any, trainer:
         "print(segment.name, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+    )
     stale = done.stdout.strip()
     assert stale in segments()
     delivery().deliver([server], trainer.walk(), 1)

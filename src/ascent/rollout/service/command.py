@@ -13,17 +13,18 @@ from types import FrameType
 from typing import Any
 
 from ascent import devices
+from ascent.devices import Kind
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
-from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
 from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.choice import choose
 
 _CPU_KV_CACHE_MB = 512
-_BACKENDS = {"auto": SHM_BACKEND, "shm": SHM_BACKEND}  # vLLM's names of the transports that aren't its own
 
 
 def settings(args: argparse.Namespace) -> ServiceSettings:
@@ -47,7 +48,7 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
-        transport=_BACKENDS.get(args.transport, args.transport),
+        transport=_backend(args, kind),
         worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
@@ -56,6 +57,18 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
     )
     check(wanted, _api_key(args))
     return wanted
+
+
+def _backend(args: argparse.Namespace, kind: Kind) -> str:
+    """vLLM's name of the transport of weights."""
+    if args.transport != "auto":
+        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+    import vllm
+
+    same_host = is_loopback(args.host)
+    choice = choose(kind, vllm_version=vllm.__version__, same_host=same_host, tensor_parallel=args.tensor_parallel)
+    _say(f"weights come by {choice.backend}: {choice.reason}")
+    return choice.backend
 
 
 def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable[[str], str]) -> int:

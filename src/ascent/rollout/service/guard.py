@@ -27,6 +27,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, token_file, open_metrics
 HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
+CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
 GENERATE = "/inference/v1/generate"
 # for the curious: sampling with the token alone, as long as the weights are whole
 _PLAIN_SAMPLING = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
@@ -65,6 +66,9 @@ class Guard:
         try:
             if path.startswith("/ascent/"):
                 return await _answer(send, 200, await self._own(scope["method"], path, hold, receive))
+            if path == GENERATE and CANARY_HEADER in headers:
+                self._state.check_updating(hold)
+                return await self._sample(scope, receive, send)
             if path == GENERATE:
                 self._state.check_version(hold, _version(headers.get(VERSION_HEADER)))
                 return await self._sample(scope, receive, send)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ascent.rollout.control import ServerCallError
-from ascent.rollout.service.guard import HOLD_HEADER, VERSION_HEADER
+from ascent.rollout.service.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, VERSION_HEADER
 from ascent.rollout.service.http_thread import Answer, HttpThread
 
 STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at once
@@ -54,17 +54,21 @@ class Replica:
         return self.status.vllm if self.status else ""
 
     def post(self, route: str, body: Mapping[str, Any], *, timeout: float) -> Any:
-        """See ControlPlane."""
-        return self._http.run(self.call("POST", route, dict(body), timeout)).content
+        """See ControlPlane. What is sampled so is a canary: it sees weights that were begun and not committed."""
+        headers = {CANARY_HEADER: "1"} if route == GENERATE else {}
+        return self._http.run(self.call("POST", route, dict(body), timeout, headers)).content
 
     def get(self, route: str, *, timeout: float) -> Any:
         """See ControlPlane."""
         return self._http.run(self.call("GET", route, None, timeout)).content
 
-    async def call(self, method: str, route: str, body: Any, timeout: float) -> Answer:
+    async def call(
+        self, method: str, route: str, body: Any, timeout: float, headers: Mapping[str, str] | None = None
+    ) -> Answer:
         """One call, never repeated. Raises ServerCallError unless the status is 200."""
+        sent = {**self._headers, **(headers or {})}
         raw = None if body is None else json.dumps(body).encode()
-        answer = await self._http.request(method, self._url + route, headers=self._headers, body=raw, timeout=timeout)
+        answer = await self._http.request(method, self._url + route, headers=sent, body=raw, timeout=timeout)
         if answer.status != 200:
             raise ServerCallError(f"{self._url}{route}: {answer.message()}", answer.status, answer.code)
         return answer
@@ -97,7 +101,7 @@ class Replica:
     async def sample(self, body: bytes, version: int) -> Answer:
         """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes."""
         headers = {**self._headers, VERSION_HEADER: str(version)}
-        url = f"{self._url}/inference/v1/generate"
+        url = self._url + GENERATE
         return await self._http.request("POST", url, headers=headers, body=body, timeout=None)
 
     async def metrics(self) -> str:

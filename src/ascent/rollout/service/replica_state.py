@@ -107,6 +107,12 @@ class ReplicaState:
         if self.weights != "ready" or self.version != version:
             raise RefusedError("weights", f"weights of version {version} wanted: {self._in_words()}", **self._facts())
 
+    def check_updating(self, hold: str) -> None:
+        """Raise RefusedError unless the holder is giving new weights just now."""
+        self.check_hold(hold)
+        if self.weights != "updating":
+            raise RefusedError("weights", f"no weights are being given: {self._in_words()}", **self._facts())
+
     def check_whole(self) -> None:
         """Raise RefusedError `updating` while weights may be torn."""
         if self.weights == "updating":

@@ -95,6 +95,7 @@ class _Delivery:
         self._failed: dict[str, Exception] = {}
         self._different: dict[str, list[Difference]] = {}
         self._devices: dict[str, str] = {}
+        self._incarnations: dict[str, str] = {}
         self._unseen: set[str] = set()
         self._canary: dict[str, CanaryResult] = {}
         self._seconds: dict[str, float] = {}
@@ -105,7 +106,7 @@ class _Delivery:
         with self._timed("send"):
             if self._verify:
                 self._each(self._begin)
-            self._failed.update(self._transport.connect(self._alive()))
+            self._failed.update(self._transport.connect(self._alive(), self._incarnations))
             self._each(self._start)
             observe = self._expected.observe if self._verify else _unobserved
             self._failed.update(self._transport.send(self._alive(), walk, observe))
@@ -162,6 +163,7 @@ class _Delivery:
     def _begin(self, replica: ControlPlane) -> None:
         reports = self._rpc(replica, "ascent_begin_update")
         self._devices[replica.url] = str(reports[0]["device"]).partition(":")[0]
+        self._incarnations[replica.url] = ",".join(str(report["incarnation"]) for report in reports)
 
     def _start(self, replica: ControlPlane) -> None:
         body = generation(replica.vllm_version).start_body()
@@ -197,8 +199,8 @@ class _Delivery:
         lacking = sorted({name for report in reports for name in report["not_loaded"]})
         if lacking:
             raise WeightSyncError(
-                f"{len(lacking)} weights of the server's model were not given: {_listed(lacking)}; the trainer's model and "
-                "the server's model differ, or name their weights differently"
+                f"{len(lacking)} weights of the server's model were not given: {_listed(lacking)}; the trainer's model "
+                "and the server's model differ, or name their weights differently"
             )
         self._unseen |= set(self._expected.unseen(reports))
 

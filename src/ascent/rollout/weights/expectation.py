@@ -30,7 +30,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    sums_N: Any  # float32 tensor: each row times the signs
+    sums: Tensor  # (N,) float32: each row times the signs
     columns: Mapping[int, Tensor]  # column number -> (N,) in the dtype that was sent
 
 
@@ -116,11 +116,11 @@ class Expectation:
                 elif piece["partial"]:
                     key = piece["name"], piece["layer"]
                     partial[key] = partial[key] + sums
-                elif not _sums_agree(sums, expected.sums_N[rows], self._tolerance(expected, device)):
+                elif not _sums_agree(sums, expected.sums[rows], self._tolerance(expected, device)):
                     found.append(_computed(piece))
         for (name, layer), sums in partial.items():
             expected = self._probed[name]
-            if not _sums_agree(sums, expected.sums_N, self._tolerance(expected, device)):
+            if not _sums_agree(sums, expected.sums, self._tolerance(expected, device)):
                 found.append(_computed({"name": name, "layer": layer}))
         return found
 

@@ -79,7 +79,7 @@ def model_report(model: Any, sent: dict[str, Sent], seed: str, dtype: str) -> di
 
 def _model_names(model: Any, names: list[str]) -> dict[str, str]:
     """The model's own (unfused) name of each checkpoint parameter -> the checkpoint's name."""
-    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    mapper: Any = getattr(model, "hf_to_vllm_mapper", None)
     if hasattr(mapper, "get_rename_mapper"):  # newer ones also say where a parameter goes in a fused one
         mapper = mapper.get_rename_mapper()
     found = {}

@@ -53,6 +53,4 @@ def column_digest(column: Tensor) -> str:
     """16 hexadecimal digits for the values of a column; +0 and -0 are the same value."""
     import torch
 
-    return hashlib.blake2b(
-        (column + 0).contiguous().view(torch.uint8).numpy().tobytes(), digest_size=8
-    ).hexdigest()
+    return hashlib.blake2b((column + 0).contiguous().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()

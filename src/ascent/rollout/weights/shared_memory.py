@@ -97,8 +97,8 @@ class OpenedSegment:
             file = os.open(_FOLDER / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             raise SegmentError(
-                f"segment {name} can't be opened ({error.strerror}): the trainer must run on this machine, as this user "
-                "and with the same /dev/shm"
+                f"segment {name} can't be opened ({error.strerror}): the trainer must run on this machine, as this "
+                "user and with the same /dev/shm"
             ) from error
         try:
             found = os.fstat(file)
@@ -119,7 +119,7 @@ class OpenedSegment:
 
 
 def parse_slots(described: Any, size: int) -> list[Slot]:
-    """What a message says to lie in a segment of `size` bytes. Raises SegmentError unless all of it fits and is whole."""
+    """What a message says to lie in a segment of `size` bytes. Raises SegmentError unless all of it fits."""
     if not isinstance(described, Sequence) or isinstance(described, (str, bytes)) or not described:
         raise SegmentError("tensors must be a list that is not empty")
     slots = []

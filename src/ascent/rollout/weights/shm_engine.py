@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -73,7 +73,8 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInitInfo, ShmUpdateInfo]):
         slots = parse_slots(update_info.tensors, segment.size)
         tensors = [(slot.name, segment.tensor(slot)) for slot in slots]
         with torch.no_grad():
-            (load_weights or self.model.load_weights)(tensors)
+            load = load_weights or cast(Any, self.model).load_weights
+            load(tensors)
         _keep_what_waits(self.model, {_storage(tensor) for _, tensor in tensors})
 
     def shutdown(self) -> None:

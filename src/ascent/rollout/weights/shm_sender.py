@@ -32,7 +32,7 @@ class ShmTransport:
         self._chunk_bytes = chunk_bytes
         self._timeout = timeout
 
-    def connect(self, replicas: Sequence[ControlPlane]) -> Mapping[str, Exception]:
+    def connect(self, replicas: Sequence[ControlPlane], incarnations: Mapping[str, str]) -> Mapping[str, Exception]:
         """See Transport; the engine has nothing to initialise."""
         return {}
 
@@ -108,7 +108,8 @@ class _Chunks:
         self._turn = 0
 
     def __iter__(self) -> Iterator[tuple[Segment, list[Slot]]]:
-        segment, slots, end = self._next_segment(0), [], 0
+        segment, end = self._next_segment(0), 0
+        slots: list[Slot] = []
         for name, tensor in self._walk:
             slot = self._slot(name, tensor, aligned(end))
             if slots and slot.offset + slot.nbytes > segment.size:

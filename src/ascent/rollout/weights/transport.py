@@ -18,8 +18,11 @@ class Transport(Protocol):
 
     backend: str  # vLLM's name of the receiving engine
 
-    def connect(self, replicas: Sequence[ControlPlane]) -> Mapping[str, Exception]:
-        """Initialise the engines of servers that aren't yet. url -> what failed."""
+    def connect(self, replicas: Sequence[ControlPlane], incarnations: Mapping[str, str]) -> Mapping[str, Exception]:
+        """Initialise the engines of servers that aren't yet. url -> what failed.
+
+        `incarnations`: by url, another text whenever a server was started anew; "" where that isn't known.
+        """
         ...
 
     def send(

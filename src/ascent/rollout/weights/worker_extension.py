@@ -9,6 +9,8 @@ Loaded inside vLLM's processes: the standard library, torch and vllm only.
 from __future__ import annotations
 
 import json
+import secrets
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from ascent.rollout.weights import tied_head
 from ascent.rollout.weights.fingerprints import exact_on, fingerprint
 from ascent.rollout.weights.model_report import Sent, model_report
 
+_INCARNATION = secrets.token_hex(8)  # of this process
 Named = tuple[str, torch.Tensor]
 
 
@@ -27,11 +30,13 @@ class AscentWorkerExtension:
     def ascent_begin_update(self) -> dict[str, Any]:
         """Begin to record what enters the model's `load_weights`."""
         model = self._ascent_model()
+        if not getattr(self, "_weight_update_active", False):
+            _end_left_over_reload(model, self.model_config)  # type: ignore[attr-defined]
         device = str(self.device)  # type: ignore[attr-defined]  # an update that was given up may leave a model on meta
         recorder = _Recorder(model, device)
         self.ascent_recorder = recorder
         model.load_weights = recorder.load
-        return {"device": device, "dtype": self._ascent_dtype()}
+        return {"device": device, "dtype": self._ascent_dtype(), "incarnation": _INCARNATION}
 
     def ascent_end_update(self, request: str) -> dict[str, Any]:
         """The fingerprints of what came in, and the probes of the model. `request`: JSON with `seed`."""
@@ -41,7 +46,7 @@ class AscentWorkerExtension:
         if recorder is None:
             return {"error": "no update was begun"}
         recorder.remove()
-        if _reload_is_the_workers() and recorder.device.startswith("cpu") and tied_head.is_packed(model):
+        if recorder.device.startswith("cpu") and tied_head.is_packed(model) and _reload_is_the_workers():
             tied_head.pack_again(model)
         with torch.no_grad():
             report = model_report(model, recorder.seen, seed, self._ascent_dtype())
@@ -92,6 +97,17 @@ class _Recorder:
             dtype = str(tensor.dtype).removeprefix("torch.")
             self.seen[name] = Sent(digest, dtype, tuple(tensor.shape), not self._on_host)
             yield name, tensor
+
+
+def _end_left_over_reload(model: Any, model_config: Any) -> None:
+    """End the layer-wise reload of an update that failed: what it held back would mix with the new weights."""
+    if "vllm.model_executor.model_loader.reload" not in sys.modules:
+        return  # none was ever begun
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
+        finalize_layerwise_reload(model, model_config)
 
 
 def _reload_is_the_workers() -> bool:
