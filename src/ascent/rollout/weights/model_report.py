@@ -192,14 +192,10 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
         end = first + layer.input_size_per_partition
     outputs = layer.quant_method.apply(layer, given[:, first:end].contiguous(), None).cpu()
     exact = dtype != "float32" or device.type == "cpu"  # elsewhere float32 products may be rounded to fewer bits
+    here = [column for column in columns if exact and first <= column < end]
     found = []
     for piece in pieces:
         rows = outputs[:, piece.rows[0] : piece.rows[1]]
-        digests = {
-            str(column): probe.column_digest(rows[1 + place])
-            for place, column in enumerate(columns)
-            if exact and first <= column < end
-        }
         dense = base64.b64encode(rows[0].float().numpy().tobytes()).decode()
         found.append(
             {
@@ -208,7 +204,8 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
                 "first_row": piece.first_row,
                 "partial": piece.by_input,
                 "signs": dense,
-                "columns": digests,
+                "columns": here,
+                "columns_digest": probe.columns_digest(rows[[1 + columns.index(column) for column in here]]),
             }
         )
     return found
