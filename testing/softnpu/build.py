@@ -18,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -49,58 +50,58 @@ def search_path() -> str:
     return path
 
 
-def sources() -> list[Path]:
-    """All files that make the build, in a fixed order."""
-    return [HERE / "build.py", *sorted((HERE / "csrc").glob("*")), *sorted((HERE / "torch_npu").rglob("*.py"))]
-
-
-def key() -> str:
-    """What a build depends on, as a folder's name."""
+def key(files: list[Path]) -> str:
+    """What is made of these files, as a folder's name. Raises MissingToolError."""
     try:
         torch = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingToolError("no torch for this Python (requirements/cpu.txt)") from error
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
     digest = hashlib.sha256(f"{torch}\n{sysconfig.get_config_var('SOABI')}\n{version}".encode())
-    for file in sources():
+    for file in [HERE / "build.py", *files]:
         digest.update(f"{file.relative_to(HERE)}\n".encode() + file.read_bytes())
     return f"torch-{torch}-{digest.hexdigest()[:16]}"
 
 
-def build() -> Path:
-    """The folder that holds the built package, made now if the cache doesn't have it.
-
-    Raises MissingToolError or BuildError.
-    """
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """The cache's folder of that name; `make` fills it if it isn't there, once even if two processes ask at once."""
     cache = Path(os.environ.get("SOFTNPU_CACHE") or Path.home() / ".cache/ascent/softnpu")
-    target = cache / key()
+    target = cache / name
     if target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{target.name}.lock", "w") as lock:
+    with open(cache / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():  # another process may have built it while this one waited
+        if not target.exists():  # another process may have made it while this one waited
             with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as work:
-                assemble(Path(work)).rename(target)
+                made = Path(work) / "made"
+                made.mkdir()
+                make(made)
+                made.rename(target)
     return target
 
 
-def assemble(work: Path) -> Path:
-    """Compile into `work`; the finished folder: package, library and the metadata by which torch finds them."""
-    compile_library(work)
-    made = work / "made"
+def build() -> Path:
+    """The folder that holds the built package, made now if need be. Raises MissingToolError or BuildError."""
+    sources = sorted((HERE / "csrc").glob("*"))
+    package = sorted((HERE / "torch_npu").rglob("*.py"))
+    library = cached("library-" + key(sources), compile_library) / "_C.so"
+    return cached(key([*sources, *package]), lambda made: assemble(made, library))
+
+
+def assemble(made: Path, library: Path) -> None:
+    """Lay out what goes on PYTHONPATH: the package, and the metadata by which torch finds it."""
     shutil.copytree(HERE / "torch_npu", made / "torch_npu", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(work / "_C.so", made / "torch_npu")
+    shutil.copy2(library, made / "torch_npu")
     (made / "torch_npu/version.py").write_text(f'__version__ = "{VERSION}"\n')
     info = made / f"torch_npu-{VERSION}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-npu\nVersion: {VERSION}\n")
     (info / "entry_points.txt").write_text("[torch.backends]\ntorch_npu = torch_npu:_autoload\n")
-    return made
 
 
-def compile_library(work: Path) -> None:
-    """Compile the C++ sources to work/_C.so, in a process of its own because torch loads what it has built."""
+def compile_library(made: Path) -> None:
+    """Compile the C++ sources to made/_C.so, in a process of its own because torch loads what it has built."""
     own = {"CXX": compiler(), "PATH": search_path(), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     variables = {"MAX_JOBS": "2", **os.environ, **own}
     program = (
@@ -108,10 +109,12 @@ def compile_library(work: Path) -> None:
         "load('_C', sys.argv[2:], extra_cflags=['-O1', '-g0'], extra_ldflags=['-Wl,-s'], build_directory=sys.argv[1])"
     )
     files = map(str, sorted((HERE / "csrc").glob("*.cpp")))
-    command = [sys.executable, "-c", program, str(work), *files]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"the compiler failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    with tempfile.TemporaryDirectory(dir=made.parent) as work:
+        command = [sys.executable, "-c", program, work, *files]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"the compiler failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+        shutil.copy2(Path(work) / "_C.so", made)
 
 
 def main() -> int:
