@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
@@ -69,6 +70,15 @@ class ParameterWalk(VLLMGeneration):
 
     def _init_vllm(self) -> None: ...
 
-    def named_tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(checkpoint name, full tensor) of every parameter. Collective: every process must iterate to the end."""
-        return self._iter_named_params()
+        units = [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+        for unit in units:
+            unit.reshard()  # a forward pass leaves the outermost one gathered, in the dtype of the pass
+        version = self._dist.fsdp_version
+        if version == 2 and not units:  # the model is cut when training begins
+            self._dist.fsdp_version = None
+        try:
+            yield from self._iter_named_params()
+        finally:
+            self._dist.fsdp_version = version
