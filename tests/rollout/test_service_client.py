@@ -20,6 +20,7 @@ from ascent.errors import InputError
 from ascent.rollout import server_dispatch
 from ascent.rollout.engine import EngineLostError, PromptTooLongError, WeightSyncError
 from ascent.rollout.server import ServerEngine
+from ascent.rollout.server_requests import Job
 from ascent.rollout.service import record, replica
 from ascent.rollout.service.processes import start_ticks
 from ascent.types import Completion, RolloutRequest, Sampling
@@ -125,6 +126,7 @@ def test_every_sampling_field_is_sent_and_every_completion_comes_once(bench: Ben
         "stop_token_ids": [3, 4],
         "logprobs": 0,
         "detokenize": False,
+        "output_kind": 2,
         "presence_penalty": 0.5,
         "ignore_eos": True,
     }
@@ -177,6 +179,21 @@ def test_settings_that_the_server_refuses_are_bad_input(bench: Bench) -> None:
     server.behave = lambda body: (400, {"error": {"message": "top_p must be in (0, 1]"}})
     engine.submit(groups(1))
     with pytest.raises(InputError, match=r"top_p must be in \(0, 1\]"):
+        finish(engine)
+
+
+def test_settings_that_json_cannot_say_are_bad_input(bench: Bench) -> None:
+    engine = bench.engine(bench.server())
+    engine.submit(groups(1, sampling=Sampling(4, extra=(("logits_processors", {1, 2}),))))
+    with pytest.raises(InputError, match="can't be sent to a server: Object of type set"):
+        finish(engine)
+
+
+def test_an_error_that_nobody_foresaw_ends_sampling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = bench.engine(bench.server())
+    monkeypatch.setattr(Job, "completion", lambda *_: 1 / 0)
+    engine.submit(groups(1))
+    with pytest.raises(ZeroDivisionError):
         finish(engine)
 
 

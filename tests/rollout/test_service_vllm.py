@@ -196,6 +196,11 @@ def test_what_vllm_refuses_is_bad_input(address: ServiceAddress) -> None:
     with pytest.raises(InputError, match="top_p must be in"):
         sample(engine, requests_for([Sampling(4, top_p=3.0)]))
     engine.close()
+    engine = engine_for(address)
+    with pytest.raises(InputError, match="has no sampling setting 'presence_penaly'; did you mean 'presence_penalty'"):
+        sample(engine, requests_for([Sampling(4, extra=(("presence_penaly", 1.0),))]))
+    assert engine.unfinished() == 0
+    engine.close()
 
 
 def test_status_and_hold_are_told(address: ServiceAddress, ascent: Callable[..., Any]) -> None:

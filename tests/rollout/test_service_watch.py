@@ -184,6 +184,12 @@ def test_a_server_that_takes_too_long_to_start_is_a_failure(watched: Callable[..
     assert server.watch.record.why == "it did not serve within 0.5 s"
 
 
+def test_a_command_that_is_not_there_is_a_failure(watched: Callable[..., Watched]) -> None:
+    server = watched(command=["/nonexistent"])
+    wait_for(lambda: server.watch.record.state == "failed")
+    assert server.watch.record.why == "it can't be started: [Errno 2] No such file or directory: '/nonexistent'"
+
+
 def test_the_keeper_ends_groups_when_its_writer_is_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
     doomed = ServerProcess(command, os.environ, tmp_path / "log")
@@ -240,6 +246,17 @@ def test_what_a_dead_service_left_is_replaced(home: Path) -> None:
     record.write(folder, replace(a_record("tiny", gone.pid), started=1))
     assert record.claim("tiny") == folder
     assert record.read(folder) is None
+
+
+def test_a_service_that_is_just_starting_is_left_alone(home: Path) -> None:
+    folder = record.claim("tiny")
+    (folder / "token").write_text("x")
+    with pytest.raises(InputError, match="another service named tiny is just starting"):
+        record.claim("tiny")
+    assert (folder / "token").exists()
+    os.utime(folder, (0, 0))
+    record.claim("tiny")
+    assert not (folder / "token").exists()
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b"])

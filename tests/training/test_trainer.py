@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_trainer import Memory, make_trainer
+from tests.small_trainer import Memory, make_trainer
 
 from ascent.errors import InputError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import itertools
 import logging
 import queue
@@ -20,7 +21,7 @@ from ascent.rollout.server_statistics import ServerStatistics
 from ascent.rollout.service.address import ServiceAddress, lost
 from ascent.rollout.service.http_thread import HttpThread
 from ascent.rollout.service.replica import Replica, take_all, this_process
-from ascent.types import Completion, EngineStats, RolloutRequest
+from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,10 +89,11 @@ class ServerEngine:
         return min(replica.status.max_model_len for replica in self._replicas if replica.status)
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """See RolloutEngine."""
+        """See RolloutEngine. Raises InputError for sampling settings that the servers' vLLM doesn't know."""
         self._check()
         for request in requests:
             check_length(request, self.max_model_len)
+            self._check_known(request.sampling)
         jobs = [job for request in requests for job in jobs_of(request)]
         self._unfinished += len(jobs)
         self._statistics.submitted(self._unfinished)
@@ -133,9 +135,9 @@ class ServerEngine:
     ) -> None:
         """See RolloutEngine. A server that dies while it is given weights is left to its supervisor: when no server got
         them, this returns all the same, and `needs_weights` asks for them again once there is one."""
-        self._check()
         iterator = iter(named_tensors)
         try:
+            self._check()
             self._pause()
             if self._sends_weights:
                 self._update(iterator, version, canary)
@@ -158,15 +160,25 @@ class ServerEngine:
     async def _end(self) -> None:
         self._dispatcher.stop()
         if self._sends_weights:
-            for replica in self._replicas:
-                try:
-                    await replica.release()
-                except ServerCallError as error:
-                    _log.info("not released: %s", error)  # the lease runs out by itself
+            # where that fails, the lease runs out by itself
+            await asyncio.gather(*(replica.release() for replica in self._replicas), return_exceptions=True)
 
     def _check(self) -> None:
         if self._dispatcher.failure is not None:
             raise self._dispatcher.failure
+
+    def _check_known(self, sampling: Sampling) -> None:
+        """vLLM's server drops settings that it doesn't know without a word."""
+        for replica in self._replicas if sampling.extra else ():
+            known = replica.status.sampling_parameters if replica.status else frozenset()
+            unknown = sorted(name for name, _ in sampling.extra if known and name not in known)
+            if unknown:
+                close = difflib.get_close_matches(unknown[0], known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise InputError(
+                    f"vLLM {replica.vllm_version} has no sampling setting {unknown[0]!r}{hint}",
+                    "Further settings of the engine come from trainer.generation_kwargs.",
+                )
 
     def _connect(self, holder: dict[str, object] | None, seconds: float) -> None:
         async def hear() -> None:

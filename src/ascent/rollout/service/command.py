@@ -13,13 +13,14 @@ from types import FrameType
 from typing import Any
 
 from ascent import devices
+from ascent.devices import Kind
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
-from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
 from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
 from ascent.rollout.weights.choice import choose
 
@@ -47,7 +48,7 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
-        transport=_transport(args, kind),
+        transport=_backend(args, kind),
         worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
@@ -56,6 +57,16 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
     )
     check(wanted, _api_key(args))
     return wanted
+
+
+def _backend(args: argparse.Namespace, kind: Kind) -> str:
+    """vLLM's name of the transport of weights."""
+    if args.transport != "auto":
+        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+    same_host = is_loopback(args.host)
+    choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
+    _say(f"weights come by {choice.backend}: {choice.reason}")
+    return choice.backend
 
 
 def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable[[str], str]) -> int:
@@ -87,13 +98,6 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
 
 def _api_key(args: argparse.Namespace) -> str | None:
     return args.api_key or os.environ.get("ASCENT_API_KEY") or None
-
-
-def _transport(args: argparse.Namespace, kind: str) -> str:
-    """vLLM's name of the weight-transfer engine; chosen for a trainer on this machine where nothing is asked for."""
-    if args.transport is not None:
-        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
-    return choose(kind, vllm_version=installed_vllm(), same_host=True, tensor_parallel=args.tensor_parallel).backend
 
 
 def _devices(args: argparse.Namespace) -> tuple[int, ...]:

@@ -56,9 +56,10 @@ def server_environment(
     if environment.get("VLLM_LOGGING_LEVEL") != "DEBUG":  # a quiet trainer's servers still have a log worth reading
         environment["VLLM_LOGGING_LEVEL"] = "INFO"
     if settings.device_kind == "cpu":
-        if settings.replicas > 1:  # vLLM binds its threads to cores, and would bind those of all replicas to the same
+        if (engines := settings.replicas * settings.tensor_parallel) > 1:
+            # vLLM binds its threads to cores, and would bind those of all replicas to the same ones
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // settings.replicas)))
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // engines)))
     elif settings.devices:
         first = index * settings.tensor_parallel
         own = settings.devices[first : first + settings.tensor_parallel]

@@ -40,16 +40,21 @@ class ServiceSettings:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the servers."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `settings.json` and the record."""
         return dataclasses.asdict(self)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def from_json(values: dict[str, Any]) -> ServiceSettings:

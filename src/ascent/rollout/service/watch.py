@@ -53,7 +53,11 @@ class ReplicaWatch(threading.Thread):
         """Until the service stops or this server fails for good."""
         served = False
         while not self._stop_event.is_set():
-            server = ServerProcess(self._command, self._environment, Path(self.record.log))
+            try:
+                server = ServerProcess(self._command, self._environment, Path(self.record.log))
+            except OSError as error:
+                self._fail(f"it can't be started: {error}", served=False)
+                return
             self._group("+", server.pid)
             self._set(pid=server.pid)
             self._tell(f"{self.name}: process {server.pid}; its log is {self.record.log}")
