@@ -50,7 +50,12 @@ if [ ! -x .venv/bin/python ]; then
   say "creating .venv with $("$python" --version)"
   "$python" -m venv .venv
 fi
-for lock in "$@"; do install "$lock"; done
+for lock in "$@"; do
+  case "$lock" in
+    transformers-*) scripts/row.sh "$lock" >/dev/null ;;
+    *) install "$lock" ;;
+  esac
+done
 digest=$(sha256sum pyproject.toml | cut -d' ' -f1)
 if [ ! -x .venv/bin/ascent ] || [ "$(cat .venv/.installed-ascent 2>/dev/null)" != "$digest" ]; then
   say "installing ascent itself"

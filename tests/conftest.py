@@ -18,6 +18,24 @@ ROOT = Path(__file__).resolve().parents[1]
 set_up_process()  # before any test imports torch
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--device npu`: the training tests on that device (tests/npu does so on a software NPU)."""
+    parser.addoption("--device", choices=["cpu", "npu", "cuda"], default="cpu", help="what the training tests train on")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold this process, and those that it starts, to the device; that it is there."""
+    wanted = config.getoption("--device")
+    if wanted == "cpu":
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+        return
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+    from ascent import devices
+
+    if devices.kind() != wanted:
+        pytest.exit(f"--device {wanted}, but training would use {devices.kind()}", returncode=4)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out slow tests unless they are asked for, and those that need packages that are absent."""
     slow = pytest.mark.skip(reason="slow: run `make test-slow`")
@@ -81,7 +99,8 @@ def ascent() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: object, cwd: Path | None = None, timeout: float = 280) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ascent", *map(str, arguments)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT / "src"))))
+        environment = {**os.environ, "PYTHONPATH": path}
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
 
     return run

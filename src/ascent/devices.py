@@ -1,27 +1,40 @@
-"""Which accelerator this is: one small interface over npu, cuda and cpu.
+"""Which accelerator trains, and one small interface over npu, cuda and cpu.
 
 Together with `compat/` and `rollout/weights/` this is the only place that names a vendor's module. torch is imported
-when a function needs it; the vendor's own package is loaded by torch (its `torch.backends` entry point).
+when a function needs it; the vendor's own package is loaded by torch (its `torch.backends` entry point). All of this is
+about the device that trains: vLLM may run on another one (`rollout/platform.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import resource
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
+
+from ascent.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
 Kind = Literal["npu", "cuda", "cpu"]
 
+# What limits the devices that a process sees. Entries are places in the driver's own enumeration, starting at 0 within
+# this container; they are not the ids that npu-smi prints, which skip numbers where a card holds several chips. The
+# process then counts what is left from 0 again.
+VISIBLE_VARIABLES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
+_ON_CPU_VARIABLE = "ACCELERATE_USE_CPU"  # accelerate's own, so that both agree; see process.set_up_process
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What a device is doing now. Bytes; `utilization` in percent and `power_watts` are None when the device doesn't
-    report them. On CPU `used` is this process's resident memory."""
+    """What a device is doing now. Bytes; `peak_bytes` is of the time since `reset_peak`; `utilization` in percent and
+    `power_watts` are None when the device doesn't report them. On CPU memory is that of this process, and the peak is
+    counted from its start."""
 
     used_bytes: int
     total_bytes: int
@@ -31,9 +44,11 @@ class DeviceUse:
 
 
 def kind() -> Kind:
-    """The accelerator that training will use: npu before cuda (as accelerate chooses), else cpu."""
+    """The device that trains: npu before cuda before cpu, as accelerate chooses; cpu where that was asked for."""
     import torch
 
+    if os.environ.get(_ON_CPU_VARIABLE, "").lower() in {"1", "true", "yes", "on", "y", "t"}:
+        return "cpu"
     npu = getattr(torch, "npu", None)
     if npu is not None and npu.is_available():
         return "npu"
@@ -51,6 +66,12 @@ def count() -> int:
     """How many accelerators are visible; 1 on a CPU machine."""
     accelerator = module(kind())
     return 1 if accelerator is None else int(accelerator.device_count())
+
+
+def visible() -> str:
+    """How the visible devices were limited, as "VARIABLE=value"; empty when they were not."""
+    variable = VISIBLE_VARIABLES.get(kind(), "")
+    return f"{variable}={os.environ[variable]}" if variable in os.environ else ""
 
 
 def current() -> torch.device:
@@ -78,16 +99,14 @@ def supports_bf16() -> bool:
     return bool(accelerator is not None and accelerator.is_bf16_supported())
 
 
-def collective_backend() -> str:
-    """The `torch.distributed` backend for this device."""
-    return {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}[kind()]
-
-
 def synchronize() -> None:
     """Wait for queued work, so that wall-clock times mean something. No-op on CPU."""
     accelerator = module(kind())
     if accelerator is not None:
         accelerator.synchronize()
+
+
+# ---- memory -------------------------------------------------------------------------------------------------------
 
 
 def use() -> DeviceUse:
@@ -103,6 +122,35 @@ def use() -> DeviceUse:
         utilization=_reported(accelerator, "utilization"),
         power_watts=_reported(accelerator, "power_draw", scale=1e-3),
     )
+
+
+def restricted_to(device_kind: str, indices: Sequence[int], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable that shows a new process only some of the devices that `environment` shows; {} on cpu.
+
+    `indices` count the devices that are visible now. Raises InputError for one that isn't.
+    """
+    variable = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}.get(device_kind)
+    if variable is None:
+        return {}
+    visible = [name.strip() for name in environment.get(variable, "").split(",") if name.strip()]
+    for index in indices:
+        if index < 0 or (visible and index >= len(visible)):
+            raise InputError(f"device {index}: {variable}={environment.get(variable)} shows {len(visible)} devices")
+    return {variable: ",".join(visible[index] if visible else str(index) for index in indices)}
+
+
+def reset_peak() -> None:
+    """Count the peak of memory from now on. No-op on CPU."""
+    accelerator = module(kind())
+    if accelerator is not None:
+        accelerator.reset_peak_memory_stats()
+
+
+def empty_cache() -> None:
+    """Give memory that torch keeps for later back to the device, for others on it. No-op on CPU."""
+    accelerator = module(kind())
+    if accelerator is not None:
+        accelerator.empty_cache()
 
 
 def _reported(accelerator: ModuleType, query: str, scale: float = 1.0) -> float | None:
@@ -121,3 +169,25 @@ def _process_memory() -> DeviceUse:
         resident = int(statm.read().split()[1]) * page
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return DeviceUse(resident, os.sysconf("SC_PHYS_PAGES") * page, peak)
+
+
+# ---- random numbers -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def unchanged_random_state() -> Iterator[None]:
+    """Afterwards Python, numpy, torch and the current device draw what they would have drawn without the inside."""
+    import numpy as np
+    import torch
+
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    accelerator = module(kind())
+    device_state = None if accelerator is None else accelerator.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+        if accelerator is not None:
+            accelerator.set_rng_state(device_state)

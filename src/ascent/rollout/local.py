@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import Canary, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.statistics import EngineCounter
+from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
 from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
 from ascent.rollout.weights.packed_cpu import CpuWeights
 from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Read by vLLM when it is imported. One process: the engine shares the trainer's memory and its thread.
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +41,7 @@ class LocalEngine:
         Raises InputError when the machine or the settings don't allow it.
         """
         self._settings = settings
-        self._weights = weights or (CpuWeights() if devices.kind() == "cpu" else InPlaceWeights())
+        self._weights = weights or (CpuWeights() if engine_kind() == "cpu" else InPlaceWeights())
         self._pending: dict[str, _Pending] = {}
         self._counter = EngineCounter()
         self._version = 0
@@ -140,56 +133,30 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    parameters = {
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "seed": seed,
-        "logprobs": 0,  # the sampled token's own
-        "detokenize": False,
-        "output_kind": RequestOutputKind.FINAL_ONLY,
-    }
     try:
-        return SamplingParams(**{**parameters, **dict(sampling.extra)})
+        return SamplingParams(**sampling_arguments(sampling, seed), output_kind=RequestOutputKind.FINAL_ONLY)
     except (TypeError, ValueError) as error:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 
 
 def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
-    on_cpu = devices.kind() == "cpu"
-    if on_cpu:
+    if engine_kind() == "cpu":
         check_cpu_engine()
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     with _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         arguments = EngineArgs(
-            model=settings.model,
-            dtype=cast(Literal["float32", "bfloat16", "float16"], settings.dtype),
-            max_model_len=settings.max_model_len,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_model_len),
-            enable_prefix_caching=settings.prefix_caching,
-            enforce_eager=settings.enforce_eager,
-            gpu_memory_utilization=settings.engine_share,
-            kv_cache_memory_bytes=settings.kv_cache_bytes,
-            trust_remote_code=settings.trust_remote_code,
+            **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,
-            logprobs_mode="processed_logprobs",  # after temperature, as the trainer computes them
-            generation_config="vllm",  # sampling is given with each request, never taken from the checkpoint
             disable_log_stats=False,
             use_tqdm_on_load=False,
         )
         try:
             return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])
         except (ValueError, NotImplementedError) as error:
-            raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}") from error
+            mend = "memory.kv_cache_mb or memory.engine_share say what it may take." if "memory" in str(error) else ""
+            raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}", mend) from error
 
 
 def _gauges(counter: EngineCounter) -> Any:
@@ -217,20 +184,12 @@ def _gauges(counter: EngineCounter) -> Any:
 @contextlib.contextmanager
 def _unchanged_process() -> Iterator[None]:
     """Put back what vLLM's start changes for the whole process: random states and `torch.set_num_threads`."""
-    import numpy as np
     import torch
 
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    accelerator = devices.module(devices.kind())
-    device_state = None if accelerator is None else accelerator.get_rng_state()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads = set_num_threads
-        torch.set_num_threads(threads)
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        if accelerator is not None:
-            accelerator.set_rng_state(device_state)
+    with devices.unchanged_random_state():
+        try:
+            yield
+        finally:
+            torch.set_num_threads = set_num_threads
+            torch.set_num_threads(threads)

@@ -20,6 +20,7 @@ class StepClock:
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
         self._synchronize = synchronize
         self._stack: list[Phase] = ["other"]
+        self._failed_in: Phase | None = None
         self._seconds: dict[Phase, float] = defaultdict(float)
         self._since = self._started = time.perf_counter()
 
@@ -30,9 +31,17 @@ class StepClock:
         self._stack.append(name)
         try:
             yield
+        except BaseException:
+            self._failed_in = self._failed_in or name
+            raise
         finally:
             self._switch()
             self._stack.pop()
+
+    @property
+    def current(self) -> Phase:
+        """The innermost phase; once an exception has left a phase, the innermost that it left."""
+        return self._failed_in or self._stack[-1]
 
     def base(self, name: Phase) -> None:
         """What is counted from now on outside of all phases."""

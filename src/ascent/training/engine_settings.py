@@ -6,25 +6,25 @@ from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
-from ascent import devices
 from ascent.config import RunConfig
 from ascent.rollout.engine import EngineSettings
+from ascent.rollout.platform import engine_kind
 
 _CPU_KV_CACHE_MB = 512
 
 
 def from_arguments(args: TRLConfig, model: Any, num_processes: int) -> EngineSettings:
     """The engine that TRL's `vllm_*` fields ask for; the model is loaded from where the trainer's came from."""
-    on_cpu = devices.kind() == "cpu"
+    kind = engine_kind()
     dtype = str(model.dtype).removeprefix("torch.")
     return EngineSettings(
         model=model.name_or_path,
-        dtype=dtype if on_cpu or dtype != "float32" else "bfloat16",
+        dtype=dtype if kind == "cpu" or dtype != "float32" else "bfloat16",
         max_model_len=args.vllm_max_model_length or model.config.get_text_config().max_position_embeddings,
         max_num_seqs=args.per_device_train_batch_size * (args.steps_per_generation or 1),
-        enforce_eager=devices.kind() != "cuda",
+        enforce_eager=kind != "cuda",
         engine_share=args.vllm_gpu_memory_utilization,
-        kv_cache_bytes=_CPU_KV_CACHE_MB * 2**20 if on_cpu else None,
+        kv_cache_bytes=_CPU_KV_CACHE_MB * 2**20 if kind == "cpu" else None,
         trust_remote_code=args.trust_remote_code,
         external_launcher=num_processes > 1,
     )
@@ -44,7 +44,7 @@ def from_config(
     """The engine of a run. `batch` is the number of completions of one generation on this process, `longest_prompt`
     and `completion` are in tokens, `context` is the model's own limit."""
     rollout, memory = config.rollout, config.memory
-    kind = devices.kind()
+    kind = engine_kind()
     kv_cache_mb = memory.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
     dtype = rollout.dtype
     if dtype == "auto":

@@ -24,9 +24,11 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool) -> int:
     """Train with `processes` processes; returns the exit code. Raises InputError when there are fewer devices."""
     set_up_process(debug=debug)
     if devices.kind() != "cpu" and processes > devices.count():
+        limited = devices.visible()
         raise InputError(
-            f"--devices {processes}, but {devices.count()} {devices.kind()} devices are visible",
-            "Lower it, or make more visible (ASCEND_RT_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).",
+            f"--devices {processes}, but {devices.count()} {devices.kind()} devices are visible"
+            + (f" ({limited})" if limited else ""),
+            f"Lower it, or make more visible with {devices.VISIBLE_VARIABLES[devices.kind()]}.",
         )
     command = [sys.executable, "-m", "ascent.training.elastic", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "ascent.training.worker", str(run), *["--resume"] * resume, *["--debug"] * debug]

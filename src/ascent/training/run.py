@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ascent import devices
+from ascent.compat.fsdp_model import save_whole_model
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.report.ending import show_ending
 from ascent.rewards.code import CodeReward, RewardWeights
+from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine, WeightSyncError
 from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.starter.building import check_unseen
 from ascent.sandbox import Sandbox
@@ -24,6 +27,7 @@ from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engine_settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
+from ascent.training.out_of_memory import explain_out_of_memory
 from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
 from ascent.training.progress import StepProgress
 from ascent.training.recording import RunRecorder
@@ -59,7 +63,7 @@ def train(
     say = _speaker(args)
     for note in notes:
         say(f"note: {note}")
-    if config.rollout.engine == "vllm" and devices.kind() == "cpu":
+    if config.rollout.engine == "vllm" and engine_kind() == "cpu":
         check_cpu_engine()
     check_unseen(config.model.path, config.tasks.train, config.tasks.held_out, config.tasks.seed)
     checkpoint = _prepare_resume(run, args, say) if resume else None
@@ -76,19 +80,24 @@ def train(
     for note in tasks.notes:
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
-    with _open_sandbox(config) as sandbox:
+    with contextlib.ExitStack() as stack:
+        sandbox = stack.enter_context(_open_sandbox(config))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
         reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
-        say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
-        trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
+        engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
+        say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
+        with explain_out_of_memory(config, args, run, lambda: (0, "other")):
+            trainer = _trainer(config, args, folder, tokenizer, tasks, engine, reward, recorder)
+        if trainer.engine is not None:
+            stack.callback(trainer.engine.close)
         try:
-            return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
-        finally:
-            if trainer.engine is not None:
-                trainer.engine.close()
+            with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
+                return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
+        except (EngineLostError, WeightSyncError) as error:
+            raise _stopped_by_engine(trainer, run, error) from error
 
 
 def _train(
@@ -129,12 +138,20 @@ def _train(
         say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
         return RunResult(recorder.run, True, before, None)
     after = measure(trainer.generation, "after")
+    save_whole_model(trainer.accelerator)
     trainer.save_model(str(recorder.run.path / "model"))
     if main:
         if after is not None:
             save_evaluations(recorder.run, before, after)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
+
+
+def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
+    """Sampling can't go on: keep the last whole step and say so."""
+    step = trainer.save_last_step()
+    kept = f"Step {step} is kept. Once that is mended" if step else "Nothing was trained yet. Once that is mended"
+    return InputError(f"sampling ended after step {step}: {error}", f"{kept}: ascent train --resume {run.path}")
 
 
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
@@ -149,8 +166,10 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if on_cpu:  # emulated bfloat16 is several times slower there
-        defaults |= {"bf16": False, "optim": "adamw_torch"}
+    if not devices.supports_bf16():  # where it is emulated it is several times slower
+        defaults["bf16"] = False
+    if on_cpu:
+        defaults["optim"] = "adamw_torch"
     init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation
@@ -170,22 +189,10 @@ def _trainer(
     folder: Path,
     tokenizer: Any,
     tasks: RunTasks,
-    context: int,
+    engine: EngineSettings | RolloutEngine | None,
     reward: CodeReward,
     recorder: RunRecorder,
 ) -> GRPOTrainer:
-    engine = None
-    if args.use_vllm and not args.plain:
-        engine = from_config(
-            config,
-            str(folder),
-            model_dtype=_model_dtype(args),
-            batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
-            longest_prompt=tasks.longest_prompt,
-            completion=_longest_completion(args),
-            context=context,
-            num_processes=args.world_size,
-        )
     peft_config = None
     if config.model.lora is not None:
         from peft import LoraConfig
@@ -200,9 +207,37 @@ def _trainer(
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,
+        staleness=config.rollout.staleness,
         recorder=recorder,
         run_name=recorder.run.path.name,
     )
+
+
+@contextlib.contextmanager
+def _engine(
+    config: RunConfig, args: GRPOConfig, run: RunDirectory, folder: Path, tasks: RunTasks, context: int
+) -> Iterator[EngineSettings | RolloutEngine | None]:
+    """How vLLM is built, or the servers that sample; None where it isn't used, or by TRL."""
+    if not args.use_vllm or args.plain:
+        yield None
+        return
+    settings = from_config(
+        config,
+        str(folder),
+        model_dtype=_model_dtype(args),
+        batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        longest_prompt=tasks.longest_prompt,
+        completion=_longest_completion(args),
+        context=context,
+        num_processes=args.world_size,
+    )
+    if config.rollout.mode == "colocate":
+        yield settings
+        return
+    from ascent.training.serving import serving
+
+    with serving(config, settings, run, rank=args.process_index, processes=args.world_size) as engine:
+        yield engine
 
 
 def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:

@@ -11,6 +11,7 @@ from ascent import devices
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.local import LocalEngine
 from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.rollout.platform import engine_kind
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 
@@ -59,7 +60,8 @@ def check_sampling(
     """
     folder = model_folder(path)
     tokenizer = load_tokenizer(folder)
-    on_cpu = devices.kind() == "cpu"
+    platform = engine_kind()
+    on_cpu = platform == "cpu"
     dtype = dtype or ("float32" if on_cpu else "bfloat16")
     prompt_ids = [_prompt_ids(tokenizer, prompt) for prompt in prompts]
     longest = max(len(ids) for ids in prompt_ids)
@@ -68,16 +70,16 @@ def check_sampling(
         dtype,
         max_model_len=longest + max_tokens,
         kv_cache_bytes=512 * 2**20 if on_cpu else None,
-        enforce_eager=devices.kind() != "cuda",
+        enforce_eager=platform != "cuda",
     )
     engine = LocalEngine(settings)
     try:
         sampling = Sampling(max_tokens, temperature, stop_token_ids=(tokenizer.eos_token_id,))
-        completions = _sample(engine, prompt_ids, n, sampling, seed)
+        completions = sample(engine, prompt_ids, n, sampling, seed)
         stats = engine.stats()
     finally:
         engine.close()
-    mean, largest = _logp_differences(folder, dtype, completions, temperature)
+    mean, largest = logp_differences(load_policy(folder, dtype), completions, temperature)
     return SamplingCheck(
         model=path,
         device=devices.name(),
@@ -98,9 +100,10 @@ def _prompt_ids(tokenizer: Any, prompt: str) -> tuple[int, ...]:
     return tuple(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
-def _sample(
-    engine: RolloutEngine, prompts: list[tuple[int, ...]], n: int, sampling: Sampling, seed: int
+def sample(
+    engine: RolloutEngine, prompts: Sequence[tuple[int, ...]], n: int, sampling: Sampling, seed: int
 ) -> list[Completion]:
+    """`n` completions of each prompt, in order; the same seed gives the same draws."""
     engine.submit([RolloutRequest(str(i), ids, n, sampling, seed + 1000 * i) for i, ids in enumerate(prompts)])
     completions: list[Completion] = []
     while engine.unfinished():
@@ -108,15 +111,19 @@ def _sample(
     return sorted(completions, key=lambda completion: (int(completion.group_id), completion.index))
 
 
-def _logp_differences(
-    folder: Path, dtype: str, completions: list[Completion], temperature: float
-) -> tuple[float, float]:
-    """Mean and largest |engine - transformers| log-probability over all sampled tokens."""
+def load_policy(folder: Path, dtype: str) -> Any:
+    """The model as transformers loads it, on the device that trains."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
-    model = model.to(devices.current())
+    return model.to(devices.current())
+
+
+def logp_differences(model: Any, completions: Sequence[Completion], temperature: float) -> tuple[float, float]:
+    """Mean and largest |engine - model| log-probability over all sampled tokens, in nats."""
+    import torch
+
     differences = []
     for completion in completions:
         ids_1T = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)

@@ -17,6 +17,7 @@ from ascent import config
 from ascent.errors import InputError
 from ascent.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
+from ascent.training.out_of_memory import OutOfMemoryError
 from ascent.training.stop_file import stop_file, stopped_mark
 
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         if args.debug:
             raise
-        if _rank() == 0:  # the others say the same
+        if _rank() == 0 or isinstance(error, OutOfMemoryError):  # of other errors the others say the same
             print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
     except Exception:  # noqa: BLE001 - `work` has printed and kept it
@@ -44,9 +45,9 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
 
     An unexpected exception is printed, kept in the run directory, and raised.
     """
-    set_up_process(debug=debug)
     run = run_directory.open_existing(path)
     settings, _ = config.load(run.config)
+    set_up_process(debug=debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     run.failure(_rank()).unlink(missing_ok=True)
     try:
         quieten_transformers(debug=debug)

@@ -94,7 +94,8 @@ class Hccl final : public c10d::Backend {
     return work(host_->allgather(into, from, options), flat(outputs));
   }
   WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& options) override {
-    auto into = view(output), from = view(input);
+    // Only the numbers of elements must fit, as with HCCL; gloo compares shapes.
+    auto into = view(output).view(-1), from = view(input).view(-1);
     return work(host_->_allgather_base(into, from, options), {output});
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
@@ -117,7 +118,7 @@ class Hccl final : public c10d::Backend {
     return work(host_->reduce_scatter(into, from, options), outputs);
   }
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& options) override {
-    auto into = view(output), from = view(input);
+    auto into = view(output).view(-1), from = view(input).view(-1);
     return work(host_->_reduce_scatter_base(into, from, options), {output});
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override {

@@ -1,0 +1,108 @@
+"""In a process of its own: vLLM beside the training model. `python -m ascent.selftest.engine_child FOLDER WHAT`.
+
+WHAT is `weights` (log-probabilities before and after new weights) or `sleep` (asleep, then awake). The figures are
+written to FOLDER/WHAT.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_PROMPTS = ("def add(a, b):", "# the sum of a list\ndef total(xs):", "def first(xs):", "def is_even(n):")
+_TOKENS = 24
+
+
+def main(folder: Path, what: str) -> None:
+    """Measure, and write what was measured."""
+    from ascent.process import quieten_transformers, set_up_process
+
+    set_up_process()
+    quieten_transformers()
+    found = {"weights": weights, "sleep": sleep}[what](folder / "policy")
+    (folder / f"{what}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def weights(policy: Path) -> dict[str, Any]:
+    """Differences of log-probabilities between engine and model: as loaded, after new weights, and (so that the second
+    means something) between the new completions and the old weights."""
+    import torch
+
+    from ascent.rollout.engine import EngineSettings
+    from ascent.rollout.local import LocalEngine
+    from ascent.rollout.models import load_tokenizer
+    from ascent.rollout.platform import engine_kind
+    from ascent.training.sampling_check import load_policy, logp_differences, sample
+    from ascent.types import Sampling
+
+    platform = engine_kind()
+    dtype = "float32" if platform == "cpu" else "bfloat16"
+    tokenizer = load_tokenizer(policy)
+    prompts = [tuple(tokenizer(prompt)["input_ids"]) for prompt in _PROMPTS]
+    sampling = Sampling(_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
+    engine = LocalEngine(EngineSettings(str(policy), dtype, max_model_len=128, kv_cache_bytes=64 * 2**20))
+    try:
+        model = load_policy(policy, dtype)
+        loaded = logp_differences(model, sample(engine, prompts, 4, sampling, 0), 1.0)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+                parameter.add_(noise * parameter.float().std().nan_to_num(0.1) * 0.5)
+        engine.update_weights(model.named_parameters(), version=1)
+        completions = sample(engine, prompts, 4, sampling, 1)
+        updated = logp_differences(model, completions, 1.0)
+        stale = logp_differences(load_policy(policy, dtype), completions, 1.0)
+        speed = engine.stats().tokens_per_second
+    finally:
+        engine.close()
+    return {
+        "platform": platform,
+        "dtype": dtype,
+        "loaded_mean": loaded[0],
+        "loaded_max": loaded[1],
+        "updated_mean": updated[0],
+        "updated_max": updated[1],
+        "stale_mean": stale[0],
+        "tokens_per_second": speed,
+    }
+
+
+def sleep(policy: Path) -> dict[str, Any]:
+    """Greedy tokens before sleep and after waking up, and the memory in between; only the platform's name where it has
+    no sleep mode."""
+    from ascent.rollout.platform import engine_kind
+
+    platform = engine_kind()
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_sleep_mode_available():
+        return {"platform": platform}
+    from vllm import LLM, SamplingParams
+
+    from ascent import devices
+
+    engine = LLM(
+        str(policy),
+        enable_sleep_mode=True,
+        enforce_eager=True,
+        dtype="bfloat16",
+        max_model_len=128,
+        gpu_memory_utilization=0.2,
+    )
+    greedy = SamplingParams(temperature=0.0, max_tokens=_TOKENS)
+
+    def tokens() -> list[list[int]]:
+        return [list(output.outputs[0].token_ids) for output in engine.generate(list(_PROMPTS), greedy, use_tqdm=False)]
+
+    before, awake = tokens(), devices.use().used_bytes
+    engine.sleep(level=1)
+    asleep = devices.use().used_bytes
+    engine.wake_up()
+    return {"platform": platform, "same": tokens() == before, "freed_gib": (awake - asleep) / 2**30}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

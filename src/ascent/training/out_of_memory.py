@@ -1,0 +1,103 @@
+"""When memory runs out: what was asked for, what there is, and which settings need less."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ascent import devices
+from ascent.errors import InputError
+from ascent.tracking import run_directory
+from ascent.tracking.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from ascent.config import RunConfig
+    from ascent.training.arguments import GRPOConfig
+
+_DOING = {
+    "generate": "sampling",
+    "logps": "computing log-probabilities",
+    "sync": "moving weights into the engine",
+    "update": "computing the loss and the update",
+}
+# torch_npu and older releases of torch raise a plain RuntimeError; torch's CPU allocator always does
+_SAID = ("out of memory", "can't allocate memory")
+
+
+class OutOfMemoryError(InputError):
+    """Memory ran out in one process of a run. The settings ask for more than there is, so the user can mend it."""
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(
+    config: RunConfig, args: GRPOConfig, run: RunDirectory, where: Callable[[], tuple[int, str]]
+) -> Iterator[None]:
+    """Turn an allocation that fails inside into OutOfMemoryError; its traceback is kept in the run directory.
+
+    `where()` gives the step, 0 before training, and the StepClock's phase.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        kept = run.failure(args.process_index)
+        run_directory.write_text(kept, traceback.format_exc())
+        step, phase = where()
+        raise OutOfMemoryError(
+            _what(error, args, step, phase),
+            "\n  ".join((*_settings(config, args, phase), f"The traceback is kept in {kept}.")),
+        ) from error
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return any(said in str(error) for said in _SAID)
+
+
+def _what(error: BaseException, args: GRPOConfig, step: int, phase: str) -> str:
+    used = devices.use()
+    place = str(devices.current()) if devices.kind() != "cpu" else "the host"
+    doing = _DOING.get(phase, "loading the model" if step == 0 else "training")
+    said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return (
+        f"out of memory on {place} (process {args.process_index}) in step {step}, {doing}: {said[:300]}\n"
+        f"  in use: {_size(used.used_bytes)} of {_size(used.total_bytes)}"
+    )
+
+
+def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
+    """What to change, the cheapest first; each with what it is now."""
+    batch, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    with_vllm, samples = config.rollout.engine == "vllm", phase == "generate"
+    shares_device = with_vllm and config.rollout.mode == "colocate" and devices.kind() != "cpu"
+    found = ["What needs less memory, cheapest first:"]
+    if samples and not with_vllm:
+        found.append(f"- trainer.per_device_train_batch_size, now {batch}: fewer completions are sampled at once")
+        found.append("- rollout.engine=vllm, which keeps keys and values in a cache of fixed size")
+    elif batch > 1:
+        found.append(
+            f"- trainer.per_device_train_batch_size={batch // 2} trainer.gradient_accumulation_steps={parts * 2} "
+            f"(now {batch} and {parts}): the same step in smaller parts"
+        )
+    if not args.gradient_checkpointing and not samples:
+        found.append("- trainer.gradient_checkpointing=true: activations are computed again instead of kept")
+    if config.memory.kv_cache_mb is not None and with_vllm:
+        found.append(f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}: vLLM's KV cache")
+    elif shares_device:
+        found.append(f"- memory.engine_share, now {config.memory.engine_share}: what vLLM holds of this device")
+    found.append(f"- trainer.max_completion_length, now {args.max_completion_length}")
+    if config.model.lora is None and not samples:
+        found.append("- model.lora.r=16: gradients and optimizer state of a small part of the weights only")
+    if config.model.dtype != "bfloat16":
+        found.append("- model.dtype=bfloat16: half the memory of weights, gradients and optimizer state, less precise")
+    return found
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
