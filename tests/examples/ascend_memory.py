@@ -13,10 +13,12 @@ GIB = 2**30
 BF16, FP32 = 2, 4
 # What torch_npu reports of a "64 GB" (65536 MB) card in users' logs: "60.96 GiB total capacity" and the like.
 CARD_GIB = 61.0
-# Share of the card that an engine with cards of its own takes: vLLM's default.
+# Share of the card that a run's own servers take, which is vLLM's default too.
 SERVER_SHARE = 0.9
 # CANN's context, HCCL's buffers, fragmentation. A guess, on the safe side.
 RESERVE_GIB = 4.0
+# What is broadcast to servers at once: a chunk is closed by the tensor that exceeds it, and two are on their way.
+TRANSPORT_CHUNK_BYTES = 512 * 2**20
 # TRL scores tiles of 4096 tokens x 32768 words and keeps a handful of them in float32 (its kernels/chunked_logprob.py)
 LM_HEAD_TILES = 6
 LM_HEAD_TILE_BYTES = 4096 * 32768 * FP32
@@ -85,15 +87,15 @@ class Need:
         return sum(self.trainer.values()) + (self.engine if self.shared else 0.0)
 
 
-def need(config: RunConfig, shape: Shape, *, devices: int, tensor_parallel: int = 1) -> Need:
+def need(config: RunConfig, shape: Shape, *, devices: int) -> Need:
     """What a run with `devices` training processes takes on each card."""
-    shared = config.rollout.mode == "colocate"
+    shared, tensor_parallel = config.rollout.mode == "colocate", config.rollout.tensor_parallel_size
     trainer = _trainer(config, shape, parts=devices if config.trainer.get("fsdp") else 1)
     share = config.memory.engine_share if shared else SERVER_SHARE
     engine = share * CARD_GIB
     weights = shape.parameters * BF16 / tensor_parallel / GIB
     profile = _layer_activations(shape, config.rollout.max_num_batched_tokens) / GIB
-    cache = engine - weights - profile - (0.0 if shared else RESERVE_GIB)
+    cache = engine - weights - profile - (0.0 if shared else RESERVE_GIB + _transport(shape))
     kv_tokens = int(max(cache, 0.0) * GIB * tensor_parallel // shape.kv_bytes_per_token)
     return Need(trainer, engine, weights, kv_tokens, shared)
 
@@ -120,7 +122,13 @@ def _trainer(config: RunConfig, shape: Shape, *, parts: int) -> dict[str, float]
         "activations": shape.layers * tokens * shape.hidden * BF16 + _layer_activations(shape, tokens),
         "logits": LM_HEAD_TILES * LM_HEAD_TILE_BYTES,
     }
-    return {name: size / GIB for name, size in sizes.items()} | {"reserve": RESERVE_GIB}
+    transport = 0.0 if config.rollout.mode == "colocate" else _transport(shape)
+    return {name: size / GIB for name, size in sizes.items()} | {"transport": transport, "reserve": RESERVE_GIB}
+
+
+def _transport(shape: Shape) -> float:
+    """GiB of the buffers that weights are sent from and received in."""
+    return 2 * (TRANSPORT_CHUNK_BYTES + shape.vocabulary * shape.hidden * BF16) / GIB
 
 
 def _layer_activations(shape: Shape, tokens: int) -> float:

@@ -29,27 +29,13 @@ DEVICES = {
     "qwen2.5-7b-server-4-and-4.yaml": 4,
     "qwen2.5-32b-lora-tp4.yaml": 4,
 }
-SERVER_KEYS = {"replicas", "tensor_parallel_size", "server_devices", "staleness", "transport", "verify"}
 SERVERS = ("qwen2.5-7b-server-4-and-4.yaml", "qwen2.5-32b-lora-tp4.yaml")
 needs_trl = pytest.mark.torch
 
 
-def plain(name: str) -> dict[str, dict[str, object]]:
-    content: dict[str, dict[str, object]] = yaml.safe_load((FOLDER / name).read_text("utf-8"))
-    return content
-
-
 def parsed(name: str) -> RunConfig:
-    """The example without the keys of servers, so that its memory can be judged whatever this version accepts."""
-    content = plain(name)
-    rollout = {key: value for key, value in content["rollout"].items() if key not in SERVER_KEYS}
-    return RunConfig.model_validate({**content, "rollout": rollout})
-
-
-def server_devices(name: str) -> tuple[int, ...]:
-    devices = plain(name)["rollout"].get("server_devices", [])
-    assert isinstance(devices, list)
-    return tuple(devices)
+    """The example by its schema alone: no package of the training is needed."""
+    return RunConfig.model_validate(yaml.safe_load((FOLDER / name).read_text("utf-8")))
 
 
 def machine() -> Environment:
@@ -59,10 +45,7 @@ def machine() -> Environment:
 
 def memory(name: str) -> ascend_memory.Need:
     settings = parsed(name)
-    parallel = plain(name)["rollout"].get("tensor_parallel_size", 1)
-    assert isinstance(parallel, int)
-    shape = ascend_memory.SHAPES[settings.model.path]
-    return ascend_memory.need(settings, shape, devices=DEVICES[name], tensor_parallel=parallel)
+    return ascend_memory.need(settings, ascend_memory.SHAPES[settings.model.path], devices=DEVICES[name])
 
 
 def test_every_example_is_here() -> None:
@@ -79,17 +62,10 @@ def test_colocated_example_is_accepted_without_a_remark(name: str) -> None:
 
 @needs_trl
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.xfail(strict=True, reason="servers are not accepted yet")
 def test_server_example_is_accepted_without_a_remark(name: str) -> None:
     settings, notes = config.load(FOLDER / name)
     assert notes == []
     assert settings.rollout.mode == "server"
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_server_example_uses_only_keys_that_are_meant_for_servers(name: str) -> None:
-    own = set(plain(name)["rollout"]) - set(config.RolloutSection.model_fields)
-    assert own <= SERVER_KEYS
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -110,15 +86,15 @@ def test_sharded_example_says_what_saving_needs(name: str) -> None:
 @pytest.mark.parametrize("name", DEVICES)
 def test_machine_passes_preflight_for_the_example(name: str) -> None:
     need = memory(name)
-    server = server_devices(name)
+    rollout = parsed(name).rollout
     checked = preflight(
         machine(),
         weight_updates=True,
         sleep_mode=False,
-        graph_mode=not plain(name)["rollout"]["enforce_eager"],
-        server_mode=bool(server),
+        graph_mode=not rollout.enforce_eager,
+        server_mode=rollout.mode == "server",
         trainer_devices=tuple(range(DEVICES[name])),
-        server_devices=server,
+        server_devices=parsed(name).server_devices(DEVICES[name]),
         need_free_bytes=int(max(need.training_card, need.engine) * ascend_memory.GIB),
     )
     assert checked.errors == ()
@@ -132,12 +108,10 @@ def test_preflight_refuses_what_no_card_has() -> None:
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_servers_have_as_many_devices_as_their_replicas_take(name: str) -> None:
-    rollout = plain(name)["rollout"]
-    replicas, parallel = rollout["replicas"], rollout["tensor_parallel_size"]
-    assert isinstance(replicas, int)
-    assert isinstance(parallel, int)
-    assert len(server_devices(name)) == replicas * parallel
-    shape = ascend_memory.SHAPES[str(plain(name)["model"]["path"])]
+    rollout = parsed(name).rollout
+    parallel = rollout.tensor_parallel_size
+    assert len(rollout.server_devices or ()) == rollout.replicas * parallel
+    shape = ascend_memory.SHAPES[parsed(name).model.path]
     assert shape.heads % parallel == shape.kv_heads % parallel == 0
 
 
@@ -151,6 +125,13 @@ def test_memory_fits_a_card(name: str) -> None:
     assert wanted is not None
     assert length is not None
     assert need.kv_tokens >= wanted * length
+
+
+@needs_trl
+def test_arithmetic_knows_what_is_sent_at_once() -> None:
+    from ascent.rollout.weights.collective import DEFAULT_CHUNK_BYTES
+
+    assert ascend_memory.TRANSPORT_CHUNK_BYTES == DEFAULT_CHUNK_BYTES
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -15,7 +15,6 @@ from ascent.environment import diagnose_text, matrix, rules
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH, CHINESE = REPOSITORY / "docs" / "ascend.md", REPOSITORY / "docs" / "ascend.zh.md"
 PAGES = (ENGLISH, CHINESE, REPOSITORY / "examples" / "ascend" / "README.md", REPOSITORY / "README.md")
-NOT_YET = {"serve", "selftest"}  # verbs of a later version
 
 
 def read(page: Path) -> str:
@@ -48,17 +47,7 @@ def _verb(line: str) -> str:
     return line.split()[1]
 
 
-@pytest.mark.parametrize(
-    ("page", "line"),
-    [
-        pytest.param(
-            page,
-            line,
-            marks=pytest.mark.xfail(strict=True, reason="this verb comes later") if _verb(line) in NOT_YET else (),
-        )
-        for page, line in all_commands()
-    ],
-)
+@pytest.mark.parametrize(("page", "line"), all_commands())
 def test_command_is_accepted(page: str, line: str) -> None:
     words = shlex.split(line)[1:]
     if len(words) == 1:  # the name of a verb in a sentence
@@ -153,11 +142,10 @@ def test_languages_have_the_same_sections_and_tables() -> None:
 
 def test_settings_of_a_run_exist() -> None:
     """Every dotted key in the guide is a key of the configuration, or of TRL's arguments under `trainer`."""
-    later = {"rollout.verify"}
     for page in (ENGLISH, CHINESE):
         for span in inline(page):
             match = re.match(r"(model|tasks|sandbox|rollout|memory|tracking)\.(\w+)", span)
-            if match and match[0] not in later:
+            if match:
                 section = config.RunConfig.model_fields[match[1]].annotation
                 assert match[2] in section.model_fields, span  # type: ignore[union-attr]
 
@@ -208,3 +196,9 @@ def test_symptom_of_the_guide_is_known_to_diagnose(symptom: str) -> None:
     reading = diagnose_text(line + "\n")
     assert reading.primary is not None
     assert reading.primary.fault == fault
+
+
+def test_index_names_every_page() -> None:
+    index = read(REPOSITORY / "docs" / "README.md")
+    pages = {page.name for page in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"({page})" not in index} == set()

@@ -16,14 +16,14 @@ from ascent import config
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import read_json_lines
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ascend"
 
 
 @pytest.mark.parametrize(
     ("example", "dtype", "largest_mean"),
     [("qwen2.5-7b-8-cards.yaml", "float32", 1e-5), ("qwen2.5-32b-lora-tp4.yaml", "bfloat16", 1e-2)],
-    ids=["full weights", "LoRA"],
+    ids=["full weights, colocated", "LoRA, server"],
 )
 def test_sharded_training_feeds_the_engine_saves_and_resumes(
     example: str, dtype: str, largest_mean: float, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
@@ -55,8 +55,11 @@ def _small(settings: dict[str, Any], policy: Path, tasks: Path, dtype: str) -> d
         "model": {**settings["model"], "path": str(policy), "dtype": dtype},
         "tasks": {"train": str(tasks), "held_out": 2},
         "sandbox": {"require": "none"},
+        "rollout": {
+            key: settings["rollout"][key] for key in ("mode", "staleness", "verify") if key in settings["rollout"]
+        },
         "memory": {"kv_cache_mb": 32},
-        "tracking": settings["tracking"],
+        "tracking": {"evaluate": settings["tracking"].get("evaluate", True), "eval_samples": 1},
         "trainer": {
             "num_generations": 4,
             "per_device_train_batch_size": 4,

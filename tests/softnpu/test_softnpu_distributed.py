@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.softnpu_env import run_ranks
@@ -112,17 +113,17 @@ print(report)
 
 
 @pytest.fixture(scope="module")
-def reports(softnpu: Environment) -> list[dict[str, object]]:
+def reports(softnpu: Environment) -> list[dict[str, Any]]:
     outs = run_ranks(PROGRAM, {**softnpu(devices=2), "TOKENIZERS_PARALLELISM": "false"})
     return [ast.literal_eval(out.splitlines()[-1]) for out in outs]
 
 
-def test_accelerate_finds_the_devices(reports: list[dict[str, object]]) -> None:
+def test_accelerate_finds_the_devices(reports: list[dict[str, Any]]) -> None:
     for rank, report in enumerate(reports):
         assert report["accelerate"] == (f"npu:{rank}", "DistributedType.MULTI_NPU", "hccl", rank)
 
 
-def test_collectives(reports: list[dict[str, object]]) -> None:
+def test_collectives(reports: list[dict[str, Any]]) -> None:
     for rank, report in enumerate(reports):
         expected = {
             "all_reduce": [3, 3],
@@ -143,7 +144,7 @@ def test_collectives(reports: list[dict[str, object]]) -> None:
         assert {name: report[name] for name in expected} == expected
 
 
-def test_host_tensors_are_refused(reports: list[dict[str, object]]) -> None:
+def test_host_tensors_are_refused(reports: list[dict[str, Any]]) -> None:
     assert [report["host tensor"] for report in reports] == ["No backend type associated with device type cpu"] * 2
 
 
@@ -151,8 +152,8 @@ def test_host_tensors_are_refused(reports: list[dict[str, object]]) -> None:
     ("kind", "model", "parameter"),
     [("DDP", "DistributedDataParallel", "Parameter"), ("FSDP2", "FSDPSequential", "DTensor")],
 )
-def test_training_is_as_on_one_host(reports: list[dict[str, object]], kind: str, model: str, parameter: str) -> None:
+def test_training_is_as_on_one_host(reports: list[dict[str, Any]], kind: str, model: str, parameter: str) -> None:
     for report in reports:
-        model_type, parameter_type, gap, falls = report[kind]  # type: ignore[misc]
+        model_type, parameter_type, gap, falls = report[kind]
         assert (model_type, parameter_type, falls) == (model, parameter, True)
         assert gap < 1e-6

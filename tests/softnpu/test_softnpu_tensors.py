@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.softnpu_env import run_softnpu
@@ -35,7 +36,7 @@ report = {}
 """
 
 
-def report_of(program: str, environment: dict[str, str]) -> dict[str, object]:
+def report_of(program: str, environment: dict[str, str]) -> dict[str, Any]:
     out = run_softnpu(COMMON + program + "\nprint(report)", environment=environment)
     answer = ast.literal_eval(out.splitlines()[-1])
     assert isinstance(answer, dict)

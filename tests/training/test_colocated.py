@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_trainer import Memory, make_trainer
+from tests.small_trainer import Memory, make_trainer
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]  # on CPU test_train_command.py covers it, with two processes
 

@@ -219,7 +219,10 @@ void register_hooks() {
   c10::impl::registerDeviceGuard(kNpu, new Guard());
   c10::SetAllocator(kNpu, allocator());
   at::RegisterPrivateUse1HooksInterface(new Hooks());
-  pthread_atfork(nullptr, nullptr, [] { forked_after_use = used(); });
+  pthread_atfork(lock_allocators, unlock_allocators, [] {
+    unlock_allocators();
+    forked_after_use = used();
+  });
 }
 
 }  // namespace softnpu

@@ -9,7 +9,7 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
 #include <set>
@@ -159,11 +159,10 @@ class HostCall {
   void run_with_own_numbers(Stack* stack) {
     auto mine = host_generator(default_generator(device_));
     auto theirs = at::globalContext().defaultGenerator(c10::kCPU);
-    const auto kept = theirs.get_state();
+    const auto give_back = c10::make_scope_exit([&, kept = theirs.get_state()] { theirs.set_state(kept); });
     theirs.set_state(mine.get_state());
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     mine.set_state(theirs.get_state());
-    theirs.set_state(kept);
   }
 
   /// A written operand may have been resized, or set to another storage.

@@ -25,6 +25,7 @@ struct Block {
 
 class NpuAllocator final : public c10::DeviceAllocator {
  public:
+  std::mutex mutex;
   NpuAllocator() : stats_(settings().devices), fraction_(settings().devices, 1.0) {}
 
   c10::DataPtr allocate(size_t bytes) override {
@@ -56,12 +57,12 @@ class NpuAllocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   void emptyCache(c10::MempoolId_t) override {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     for (auto& each : stats_) each.reserved_bytes[0].decrease(each.reserved_bytes[0].current - each.allocated_bytes[0].current);
   }
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     check_device(device);
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     return stats_[device];
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
@@ -87,7 +88,7 @@ class NpuAllocator final : public c10::DeviceAllocator {
   }
 
   void take(c10::DeviceIndex device, size_t bytes) {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex);
     auto& stats = stats_[device];
     if (stats.allocated_bytes[0].current + bytes > settings().memory * fraction_[device]) {
       lock.unlock();
@@ -100,14 +101,14 @@ class NpuAllocator final : public c10::DeviceAllocator {
   }
 
   void give(c10::DeviceIndex device, size_t bytes) {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     auto& stats = stats_[device];
     for (auto* counts : {&stats.allocation, &stats.active}) (*counts)[0].decrease(1);
     for (auto* sizes : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes}) (*sizes)[0].decrease(bytes);
   }
 
   [[noreturn]] void out_of_memory(c10::DeviceIndex device, size_t bytes) {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex);
     auto& stats = stats_[device];
     stats.num_ooms += 1;
     const size_t allocated = stats.allocated_bytes[0].current;
@@ -122,13 +123,12 @@ class NpuAllocator final : public c10::DeviceAllocator {
   template <typename F>
   void each_stat(c10::DeviceIndex device, F f) {
     check_device(device);
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     auto& s = stats_[device];
     for (auto* stat : {&s.allocation, &s.active, &s.allocated_bytes, &s.active_bytes, &s.requested_bytes, &s.reserved_bytes})
       f((*stat)[0]);
   }
 
-  std::mutex mutex_;
   std::vector<DeviceStats> stats_;
   std::vector<double> fraction_;
 };
@@ -141,10 +141,11 @@ NpuAllocator& npu_allocator() {
 /// Host memory whose addresses are remembered, so that is_pinned can tell it.
 class PinnedAllocator final : public c10::Allocator {
  public:
+  std::mutex mutex;
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
     void* data = c10::alloc_cpu(bytes);
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     sizes_[data] = bytes;
     return {data, data, &free, c10::Device(c10::kCPU)};
   }
@@ -152,7 +153,7 @@ class PinnedAllocator final : public c10::Allocator {
   void copy_data(void* target, const void* source, size_t bytes) const override { std::memcpy(target, source, bytes); }
 
   bool holds(const void* data) {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     auto after = sizes_.upper_bound(data);
     if (after == sizes_.begin()) return false;
     const auto& [start, bytes] = *--after;
@@ -161,7 +162,6 @@ class PinnedAllocator final : public c10::Allocator {
 
  private:
   static void free(void* data);
-  std::mutex mutex_;
   std::map<const void*, size_t> sizes_;
 };
 
@@ -172,7 +172,7 @@ PinnedAllocator& pinned() {
 
 void PinnedAllocator::free(void* data) {
   {
-    std::lock_guard lock(pinned().mutex_);
+    std::lock_guard lock(pinned().mutex);
     pinned().sizes_.erase(data);
   }
   c10::free_cpu(data);
@@ -186,5 +186,14 @@ bool is_pinned(const void* data) { return data && pinned().holds(data); }
 c10::DataPtr adopt(const c10::Storage& host, c10::DeviceIndex index) { return npu_allocator().adopt(host, index); }
 double memory_fraction(c10::DeviceIndex index) { return npu_allocator().fraction(index); }
 void set_memory_fraction(c10::DeviceIndex index, double fraction) { npu_allocator().fraction(index) = fraction; }
+
+void lock_allocators() {
+  npu_allocator().mutex.lock();
+  pinned().mutex.lock();
+}
+void unlock_allocators() {
+  pinned().mutex.unlock();
+  npu_allocator().mutex.unlock();
+}
 
 }  // namespace softnpu

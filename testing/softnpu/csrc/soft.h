@@ -43,6 +43,9 @@ void set_memory_fraction(c10::DeviceIndex index, double fraction);
 double memory_fraction(c10::DeviceIndex index);
 /// Make a host storage's bytes those of an npu storage, without a copy. Throws OutOfMemoryError over the limit.
 c10::DataPtr adopt(const c10::Storage& host, c10::DeviceIndex index);
+/// A fork must not happen while another thread holds the allocators' locks: the child frees tensors too.
+void lock_allocators();
+void unlock_allocators();
 
 // fallback.cpp
 /// A CPU tensor over the same bytes, which it keeps alive. A host tensor is returned as it is.

@@ -23,8 +23,8 @@ torch.utils.rename_privateuse1_backend("npu")
 
 from torch_npu import _C as _C  # noqa: E402
 from torch_npu import npu as npu  # noqa: E402
-from torch_npu.fusion_attention import npu_fusion_attention as npu_fusion_attention  # noqa: E402
-from torch_npu.hccl import register as _register_hccl  # noqa: E402
+from torch_npu._fusion_attention import npu_fusion_attention as npu_fusion_attention  # noqa: E402
+from torch_npu._hccl import register as _register_hccl  # noqa: E402
 from torch_npu.version import __version__ as __version__  # noqa: E402
 
 torch._register_device_module("npu", npu)

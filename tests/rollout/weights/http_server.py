@@ -32,7 +32,7 @@ class HttpServer:
         self._process: subprocess.Popen[Any] | None = None
 
     @classmethod
-    def start(cls, folder: Path, dtype: str, log: Path, *, arguments: tuple[str, ...] = ()) -> HttpServer:
+    def start(cls, folder: Path, dtype: str, log: Path, *, arguments: tuple[str, ...] = (), **more: str) -> HttpServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -42,7 +42,7 @@ class HttpServer:
         command += ["--enable-scale-out"]  # /inference/v1/generate
         command += ["--weight-transfer-config", json.dumps({"backend": SHM_BACKEND})]
         command += ["--worker-extension-cls", WORKER_EXTENSION, *arguments]
-        variables = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        variables = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **more}
         variables["PYTHONPATH"] = str(ROOT / "src")
         variables.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
         server = cls(f"http://127.0.0.1:{port}")

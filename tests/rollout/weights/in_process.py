@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class InProcessServer:
         self.calls: list[str] = []
         self.after_finish: Callable[[], None] = _nothing
         self._requests = 0
+        self._one_caller = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -58,7 +60,8 @@ class InProcessServer:
     def post(self, route: str, body: Mapping[str, Any], *, timeout: float) -> Any:
         self.calls.append(route)
         try:
-            return self._answer(route, body)
+            with self._one_caller:
+                return self._answer(route, body)
         except (RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
             raise ServerCallError(f"{route}: {error}", 500) from error
 

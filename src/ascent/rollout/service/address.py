@@ -46,6 +46,15 @@ def find_service(name: str) -> ServiceAddress:
     return from_record(folder, found)
 
 
+def find_by_urls(urls: Sequence[str]) -> ServiceAddress | None:
+    """The service of this machine that has these servers; None when there is none."""
+    wanted = {url.rstrip("/").replace("://localhost:", "://127.0.0.1:") for url in urls}
+    for folder, found in record.read_all():
+        if found is not None and found.alive() and wanted == {replica.url for replica in found.replicas}:
+            return from_record(folder, found)
+    return None
+
+
 def remote_service(urls: Sequence[str], token: str) -> ServiceAddress:
     """A service on another machine, from its servers' URLs and its API key."""
     for url in urls:

@@ -17,7 +17,7 @@ from ascent.devices import Kind
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
-from ascent.rollout.platform import engine_kind
+from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
@@ -63,10 +63,8 @@ def _backend(args: argparse.Namespace, kind: Kind) -> str:
     """vLLM's name of the transport of weights."""
     if args.transport != "auto":
         return SHM_BACKEND if args.transport == "shm" else str(args.transport)
-    import vllm
-
     same_host = is_loopback(args.host)
-    choice = choose(kind, vllm_version=vllm.__version__, same_host=same_host, tensor_parallel=args.tensor_parallel)
+    choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
     _say(f"weights come by {choice.backend}: {choice.reason}")
     return choice.backend
 

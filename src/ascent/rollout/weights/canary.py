@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ascent.rollout.control import ControlPlane
@@ -53,12 +54,14 @@ class CanaryJudge:
 
 def difference(replica: ControlPlane, canary: Canary, timeout: float) -> float:
     """Mean |trainer - server| log-probability over the positions of all sequences; NaN when one is not a number."""
-    total, count = 0.0, 0
-    for sequence, expected in zip(canary.sequences, canary.logps, strict=True):
-        found = _prompt_logps(replica, sequence, timeout)
-        total += math.fsum(abs(a - b) for a, b in zip(expected, found, strict=True))
-        count += len(found)
-    return total / max(1, count)
+    with ThreadPoolExecutor(max(1, len(canary.sequences)), thread_name_prefix="ascent-canary") as pool:
+        answers = list(pool.map(lambda sequence: _prompt_logps(replica, sequence, timeout), canary.sequences))
+    differences = [
+        abs(trainer - server)
+        for expected, found in zip(canary.logps, answers, strict=True)
+        for trainer, server in zip(expected, found, strict=True)
+    ]
+    return math.fsum(differences) / max(1, len(differences))
 
 
 def _prompt_logps(replica: ControlPlane, sequence: Sequence[int], timeout: float) -> list[float]:

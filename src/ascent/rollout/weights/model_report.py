@@ -59,7 +59,7 @@ def model_report(model: Any, sent: dict[str, Sent], seed: str, dtype: str) -> di
         not_sent += _parts_not_sent(model, path, weights, names)
         for piece in [*weights, *_pieces(model, path, layer, "bias", names)]:
             read_back.update(_read_back(layer, piece, sent))
-        if weights and _has_forward(path, layer):
+        if weights and (_has_forward(path, layer) or not weights[0].whole):
             probes += _probed(path, layer, weights, seed, dtype)
         if not _is_clean_beyond_vocabulary(layer):
             padding.append(path)
@@ -190,16 +190,16 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
     if pieces[0].by_input:
         first = layer.tp_rank * layer.input_size_per_partition
         end = first + layer.input_size_per_partition
-    outputs = layer.quant_method.apply(layer, given[:, first:end].contiguous(), None).cpu()
+    given = given[:, first:end].contiguous()
+    if _has_forward(path, layer):
+        outputs = layer.quant_method.apply(layer, given, None).cpu()
+    else:  # a part of an embedding, which lies here as it is
+        outputs = torch.nn.functional.linear(given, layer.weight).cpu()
     exact = dtype != "float32" or device.type == "cpu"  # elsewhere float32 products may be rounded to fewer bits
+    here = [column for column in columns if exact and first <= column < end]
     found = []
     for piece in pieces:
         rows = outputs[:, piece.rows[0] : piece.rows[1]]
-        digests = {
-            str(column): probe.column_digest(rows[1 + place])
-            for place, column in enumerate(columns)
-            if exact and first <= column < end
-        }
         dense = base64.b64encode(rows[0].float().numpy().tobytes()).decode()
         found.append(
             {
@@ -208,7 +208,8 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
                 "first_row": piece.first_row,
                 "partial": piece.by_input,
                 "signs": dense,
-                "columns": digests,
+                "columns": here,
+                "columns_digest": probe.columns_digest(rows[[1 + columns.index(column) for column in here]]),
             }
         )
     return found

@@ -49,8 +49,8 @@ def inputs(seed: str, width: int, dtype: str, device: str) -> Tensor:
     return rows.to(device)
 
 
-def column_digest(column: Tensor) -> str:
-    """16 hexadecimal digits for the values of a column; +0 and -0 are the same value."""
+def columns_digest(columns: Tensor) -> str:
+    """32 hexadecimal digits for the values of columns (columns, rows); +0 and -0 are the same value."""
     import torch
 
-    return hashlib.blake2b((column + 0).contiguous().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b((columns + 0).contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()

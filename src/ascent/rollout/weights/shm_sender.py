@@ -15,7 +15,7 @@ from ascent.rollout.weights.transport import Named, update_body
 if TYPE_CHECKING:
     from torch import Tensor
 
-DEFAULT_CHUNK_BYTES = 64 * 2**20
+DEFAULT_CHUNK_BYTES = 32 * 2**20
 
 
 class ShmTransport:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torch_npu import _C
+from torch_npu.npu.utils import _get_device_index, current_stream
 
 
 class Stream(torch.Stream):
@@ -15,7 +16,7 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if "stream_id" in kwargs:
             return super().__new__(cls, priority=priority, **kwargs)
-        index = torch.npu._get_device_index(device, optional=True)
+        index = _get_device_index(device, optional=True)
         _C.check_device(index)
         return super().__new__(cls, torch.device("npu", index), priority=priority)
 
@@ -50,6 +51,8 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """A point in a stream's work; with `enable_timing` its time can be compared with another's."""
 
+    _timed: bool
+
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
         if interprocess:
             raise NotImplementedError("the software NPU shares no events between processes")
@@ -59,11 +62,11 @@ class Event(torch.Event):
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Record this event in a stream, the current one by default."""
-        super().record(torch.npu.current_stream() if stream is None else stream)
+        super().record(current_stream() if stream is None else stream)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Let later work on a stream, the current one by default, wait for this event."""
-        super().wait(torch.npu.current_stream() if stream is None else stream)
+        super().wait(current_stream() if stream is None else stream)
 
     def query(self) -> bool:
         """Whether the event has happened; true of an event that was never recorded."""

@@ -52,10 +52,12 @@ class device:  # noqa: N801
             self.prev_idx = _C.current_device()
             _C.set_device(self.idx)
 
-    def __exit__(self, *args: object) -> bool:
+    def __exit__(self, *args: object) -> None:
         if self.idx >= 0:
             _C.set_device(self.prev_idx)
-        return False
+
+
+_DeviceContext = device  # parameters of that name hide the class
 
 
 class device_of(device):  # noqa: N801
@@ -72,7 +74,7 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
         device = torch.device(device)
     if isinstance(device, torch.device) and device.type not in (["npu", "cpu"] if allow_cpu else ["npu"]):
         raise ValueError(f"Expected a npu device, but got: {device}")
-    if isinstance(device, torch.npu.device):
+    if isinstance(device, _DeviceContext):
         return device.idx
     return _torch_get_device_index(device, optional, allow_cpu)
 
@@ -116,9 +118,11 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def _stream(index: int, stream_id: int) -> Stream:
+    from torch_npu.npu.streams import Stream  # which needs this module
+
     _C.check_device(index)
     device_type = torch._C._autograd.DeviceType.PrivateUse1.value
-    return torch.npu.Stream(stream_id=stream_id, device_index=index, device_type=device_type)
+    return Stream(stream_id=stream_id, device_index=index, device_type=device_type)
 
 
 def is_support_inf_nan() -> bool:
