@@ -20,6 +20,7 @@ from ascent.rollout.models import model_folder
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
+from ascent.rollout.service.server_log import excerpt
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
 from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
 from ascent.rollout.weights.choice import choose
@@ -80,18 +81,18 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
     try:
         with running_service(settings, name=name, log_folder=args.logs, api_key=_api_key(args)) as address:
             _say(_welcome(address, settings))
-            why, log_text = wait_until_it_ends(address)
+            why, log = wait_until_it_ends(address)
     except ServiceStartError as error:
-        why, log_text = str(error), error.log_text
+        why, log = str(error), error.whole_log
     except KeyboardInterrupt:
-        why = log_text = ""
+        why = log = ""
     if not why:
         _say(f"service {name} stopped")
         return 0
-    if log_text:
-        _say(f"the end of its log:\n{log_text}\n")
+    if log:
+        _say(f"its log says:\n{excerpt(log)}\n")
     _say(f"error: service {name}: {why}")
-    if known := explain(log_text):
+    if known := explain(log):
         _say(f"\n{known}")
     return 2
 
