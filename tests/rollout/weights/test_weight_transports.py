@@ -23,26 +23,26 @@ ELSEWHERE = {"same_host": False, "shares_device": False}
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "place", "more", "backend"),
+    ("kind", "version", "place", "more", "name"),
     [
-        ("cpu", "0.31.0", APART, {}, "ascent_shm"),
-        ("cpu", "0.23.0", SHARED, {}, "ascent_shm"),
+        ("cpu", "0.31.0", APART, {}, "shm"),
+        ("cpu", "0.23.0", SHARED, {}, "shm"),
         ("npu", "0.23.0", APART, {}, "hccl"),
         ("npu", "0.23.0", ELSEWHERE, {}, "hccl"),
-        ("npu", "0.23.0.post1", SHARED, {}, "ascent_shm"),
+        ("npu", "0.23.0.post1", SHARED, {}, "shm"),
         ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True}, "npu_ipc"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "ascent_shm"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "ascent_shm"),
-        ("npu", "0.29.0", APART, {}, "ascent_shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "shm"),
+        ("npu", "0.29.0", APART, {}, "shm"),
         ("cuda", "0.31.0", APART, {}, "nccl"),
         ("cuda", "0.31.0", ELSEWHERE, {}, "nccl"),
-        ("cuda", "0.31.0", SHARED, {}, "ascent_shm"),
+        ("cuda", "0.31.0", SHARED, {}, "shm"),
         ("cuda", "0.31.0", SHARED, {"allows_pickled_handles": True}, "ipc"),
     ],
 )
-def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, backend: str) -> None:
+def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, name: str) -> None:
     chosen = choose(kind, vllm_version=version, **place, **more)
-    assert chosen.backend == backend
+    assert chosen.name == name
     assert len(chosen.reason) > 20
 
 
@@ -55,8 +55,8 @@ def test_no_way_to_another_machine_is_said(kind: str, version: str, shares: bool
 
 
 def test_every_backend_has_a_sender_and_others_are_refused() -> None:
-    for backend in BACKENDS:
-        assert transport(backend, "bfloat16", "cpu").backend == backend
+    for name, backend in BACKENDS.items():
+        assert transport(name, "bfloat16", "cpu").backend == backend
     with pytest.raises(InputError, match="unknown transport 'carrier_pigeon'"):
         transport("carrier_pigeon", "bfloat16", "cpu")
 
