@@ -76,10 +76,11 @@ def transport(
     chunk_bytes: int | None = None,
     timeout: float = 300.0,
 ) -> Transport:
-    """The trainer's side of a transport (a key of BACKENDS). `dtype`: the servers'. `device`: the trainer's, with its index.
+    """The trainer's side of a transport (a key of BACKENDS).
 
-    `address`: this machine as the servers reach it (hccl, nccl). `chunk_bytes`: how much is sent at once, by default
-    the transport's own measure. Raises InputError for an unknown name.
+    `dtype`: the servers'. `device`: the trainer's, with its index. `address`: this machine as the servers reach it
+    (hccl, nccl). `chunk_bytes`: how much is sent at once, by default the transport's own measure. Raises InputError for
+    an unknown name, WeightSyncError for a transport that this training can't use.
     """
     from ascent.rollout.weights.collective import CollectiveTransport
     from ascent.rollout.weights.device_ipc import IpcTransport
