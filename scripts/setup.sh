@@ -45,18 +45,6 @@ install() {
   printf '%s' "$digest" >"$stamp"
 }
 
-install_overlay() {
-  # Packages that are laid over .venv, in a folder of their own that a process names first in PYTHONPATH.
-  local file="requirements/$1.txt" digest folder
-  digest=$(sha256sum "$file" | cut -c1-8)
-  folder="${XDG_CACHE_HOME:-$HOME/.cache}/ascent/rows/$1-$digest"
-  [ -d "$folder" ] && return
-  say "installing $(grep -c '==' "$file") packages of $file into $folder"
-  rm -rf "$folder.part"
-  .venv/bin/pip install --quiet --no-deps --target "$folder.part" -r "$file"
-  mv "$folder.part" "$folder"
-}
-
 if [ ! -x .venv/bin/python ]; then
   python=$(find_python)
   say "creating .venv with $("$python" --version)"
@@ -64,7 +52,7 @@ if [ ! -x .venv/bin/python ]; then
 fi
 for lock in "$@"; do
   case "$lock" in
-    transformers-*) install_overlay "$lock" ;;
+    transformers-*) scripts/row.sh "$lock" >/dev/null ;;
     *) install "$lock" ;;
   esac
 done

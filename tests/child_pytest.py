@@ -23,7 +23,12 @@ class ChildRun:
     output: str
 
     def check(self, node_id: str) -> None:
-        """Fail or skip as the test did, and fail when it did not run."""
+        """Fail or skip as the test did (for a file: as the tests in it did), and fail when it did not run."""
+        inside = [name for name in self.messages if name.startswith(f"{node_id}::")]
+        for name in inside:
+            self.check(name)
+        if inside:
+            return
         if node_id not in self.messages:
             pytest.fail(f"{node_id} did not run; the process said:\n{self.output[-3000:]}")
         outcome, _, message = self.messages[node_id].partition(":")

@@ -95,3 +95,12 @@ def ascent() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def softnpu() -> Callable[..., dict[str, str]]:
+    """softnpu(devices=2, ...) -> the environment of a process in which torch has the device `npu`."""
+    from tests.softnpu_env import softnpu_environment, softnpu_folder
+
+    softnpu_folder()
+    return softnpu_environment

@@ -13,35 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.run_config import write_config
 
 from ascent.tracking.rollouts import read_rollouts
 from ascent.tracking.run_directory import read_json_lines
 
 pytestmark = pytest.mark.torch
 Ascent = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def write_config(path: Path, model: Path, tasks: Path, **trainer: Any) -> Path:
-    config = {
-        "model": {"path": str(model)},
-        "tasks": {"train": str(tasks), "held_out": 2},
-        "rollout": {"engine": "transformers"},
-        "sandbox": {"require": "none"},
-        "tracking": {"folder": str(path.parent / "runs"), "name": "run", "eval_samples": 2},
-        "trainer": {
-            "num_generations": 4,
-            "per_device_train_batch_size": 8,
-            "gradient_accumulation_steps": 1,
-            "max_completion_length": 1,  # of random tokens, one in five compiles, so that rewards differ
-            "learning_rate": 1e-2,
-            "max_steps": 3,
-            "gradient_checkpointing": False,
-            **trainer,
-        },
-    }
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
 
 
 def assert_whole(run: Path, steps: int) -> list[dict[str, Any]]:

@@ -3,71 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.small_trainer import Memory, make_trainer
 
 from ascent.errors import InputError
-from ascent.tracking.rollouts import RolloutRecord
-from ascent.training.recording import StepRecord
 
 pytestmark = pytest.mark.torch
-
-
-class Memory:
-    """A Recorder that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.steps: list[StepRecord] = []
-        self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
-        self.progress: list[tuple[int, int]] = []
-
-    def sampled(self, done: int, total: int) -> None:
-        self.progress.append((done, total))
-
-    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
-        self.generations.append((number, list(records), evaluation))
-
-    def step(self, record: StepRecord) -> None:
-        self.steps.append(record)
-
-
-def vowels(completions: list[str], **_: Any) -> list[float]:
-    """A reward that even a random policy earns: the share of vowels."""
-    return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
-
-
-def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **settings: Any) -> Any:
-    from datasets import Dataset
-
-    from ascent import GRPOConfig, GRPOTrainer
-
-    reward = settings.pop("reward", vowels)
-    arguments: dict[str, Any] = {
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "learning_rate": 1e-2,
-        "max_steps": 4,
-        "logging_steps": 1,
-        "bf16": False,
-        "report_to": "none",
-        "save_strategy": "no",
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        **settings,
-    }
-    rows = [{"prompt": f"def f{number}(a):", "task_id": f"add/{number}"} for number in range(8)]
-    return GRPOTrainer(
-        str(folder),
-        reward,
-        GRPOConfig(str(output), **arguments),
-        train_dataset=Dataset.from_list(rows),
-        recorder=recorder,
-    )
 
 
 def test_trains_as_trl_alone_does(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
@@ -126,6 +71,34 @@ def test_records_every_step_and_completion(tiny_policy: Callable[..., Path], tmp
     assert memory.progress[-1] == (8, 8)
 
 
+def norms(folder: Path, output: Path, **settings: Any) -> list[float]:
+    """The norms of the gradients of each step."""
+    memory = Memory()
+    make_trainer(folder, output, memory, **settings).train()
+    return [step.metrics["grad_norm"] or 0.0 for step in memory.steps]
+
+
+def test_gradient_checkpointing_and_bf16_give_the_same_training(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    plain = norms(tiny_policy(), tmp_path / "1")
+    assert min(plain) > 0.1
+    assert norms(tiny_policy(), tmp_path / "2", gradient_checkpointing=True) == pytest.approx(plain, rel=1e-4)
+    low = norms(tiny_policy(), tmp_path / "3", bf16=True, max_steps=2)
+    assert 0 < abs(low[0] - plain[0]) < 0.05 * plain[0], "as in float32, but for rounding"
+
+
+def test_low_rank_adapters_learn_and_the_base_stays(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig
+
+    trainer = make_trainer(tiny_policy(), tmp_path, peft_config=LoraConfig(r=4, target_modules="all-linear"))
+    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.train()
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("lora_" not in name), name
+
+
 def test_metrics_are_a_step_s_own_whatever_logging_steps_is(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     each, rarely = Memory(), Memory()
     make_trainer(tiny_policy(), tmp_path / "1", each).train()
@@ -156,7 +129,9 @@ def test_reward_of_the_wrong_length_is_told(tiny_policy: Callable[..., Path], tm
 
 
 def test_what_only_trl_can_do_is_refused_by_name(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"(?s)vllm_mode=.server..*plain=True"):
+    with pytest.raises(InputError, match=r"(?s)use_transformers_continuous_batching.*plain=True"):
+        make_trainer(tiny_policy(), tmp_path, use_transformers_continuous_batching=True)
+    with pytest.raises(InputError, match=r"(?s)vllm_mode=.server. needs the servers.*ascent serve MODEL"):
         make_trainer(tiny_policy(), tmp_path, use_vllm=True, vllm_mode="server")
 
 

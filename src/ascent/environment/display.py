@@ -36,6 +36,8 @@ def machine(environment: Environment) -> str:
             environment.accelerator
         ]
     ]
+    if environment.software_npu:
+        parts.append("software NPU")
     if environment.npu.devices:
         parts.append(f"{len(environment.npu.devices)}x {'/'.join(environment.chips) or 'NPU'}")
     elif environment.gpus:

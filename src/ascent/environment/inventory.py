@@ -153,11 +153,19 @@ class Environment:
         """The kind of machine: an Ascend package or card makes it `npu`."""
         if self.npu.devices or self.cann or self.chip or self.npu.state in ("read", "failed"):
             return "npu"
-        if self.host.device_nodes or {"torch-npu", "vllm-ascend"} & set(self.packages):
+        if self.host.device_nodes or "vllm-ascend" in self.packages:
+            return "npu"
+        if "torch-npu" in self.packages and not self.software_npu:
             return "npu"
         if self.gpus:
             return "cuda"
         return "cpu" if self.origin == "machine" else "unknown"
+
+    @property
+    def software_npu(self) -> bool:
+        """Whether torch_npu is a stand-in on host memory, as Ascent's own tests use."""
+        package = self.packages.get("torch-npu")
+        return package is not None and package.version.endswith("+software")
 
     @property
     def chips(self) -> tuple[str, ...]:

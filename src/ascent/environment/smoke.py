@@ -47,7 +47,9 @@ _SAID = "result: "
 _DEVICE = """
 import importlib.util, os, sys
 import torch
-if importlib.util.find_spec("torch_npu"):
+if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+    kind = "cpu"
+elif importlib.util.find_spec("torch_npu"):
     import torch_npu
     kind = "npu"
 else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascent.rollout.engine import Canary
@@ -37,21 +37,30 @@ class ControlPlane(Protocol):
         ...
 
 
+class Delivered(Protocol):
+    """What became of one delivery."""
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The servers that did not get the weights, by their url, and why. All others have them, verified."""
+        ...
+
+
 class WeightDelivery(Protocol):
     """Moves weights into servers and makes sure that they arrived. Made by `rollout.weights`."""
 
     def deliver(
         self,
         replicas: Sequence[ControlPlane],
-        named_tensors: Iterator[tuple[str, Tensor]],
+        named_tensors: Iterable[tuple[str, Tensor]],
         version: int,
         canary: Canary | None,
-    ) -> None:
-        """Give all `replicas` the same weights; returns when each has them, verified.
+    ) -> Delivered:
+        """Give all `replicas` the same weights; returns when each has them, verified, or has failed.
 
         The servers sample nothing in the meantime; the caller says `begin` before and `commit` after it. Names and
-        shapes are those of the Hugging Face checkpoint. Raises WeightSyncError, WeightMismatchError or ServerCallError
-        when no replica may be used, PartialDeliveryError when some may.
+        shapes are those of the Hugging Face checkpoint; `named_tensors` is iterated once. Raises WeightMismatchError
+        when a server's weights are not what was sent, WeightSyncError or ServerCallError when no server may be used.
         """
         ...
 
@@ -64,11 +73,3 @@ class ServerCallError(RuntimeError):
         super().__init__(message)
         self.status = status
         self.code = code
-
-
-class PartialDeliveryError(RuntimeError):
-    """Some servers have the weights, verified, and others don't: `failed` says which and why, by their URLs."""
-
-    def __init__(self, failed: Mapping[str, Exception]) -> None:
-        super().__init__("; ".join(f"{url}: {error}" for url, error in failed.items()))
-        self.failed = dict(failed)

@@ -155,7 +155,8 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         try:
             return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])
         except (ValueError, NotImplementedError) as error:
-            raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}") from error
+            mend = "memory.kv_cache_mb or memory.engine_share say what it may take." if "memory" in str(error) else ""
+            raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}", mend) from error
 
 
 def _gauges(counter: EngineCounter) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import difflib
+import itertools
 import logging
 import queue
 import secrets
@@ -10,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ascent.errors import InputError
-from ascent.rollout.control import PartialDeliveryError, ServerCallError, WeightDelivery
+from ascent.rollout.control import ServerCallError, WeightDelivery
 from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError, WeightSyncError, check_length
 from ascent.rollout.server_dispatch import Dispatcher
 from ascent.rollout.server_requests import jobs_of
@@ -18,7 +21,7 @@ from ascent.rollout.server_statistics import ServerStatistics
 from ascent.rollout.service.address import ServiceAddress, lost
 from ascent.rollout.service.http_thread import HttpThread
 from ascent.rollout.service.replica import Replica, take_all, this_process
-from ascent.types import Completion, EngineStats, RolloutRequest
+from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,10 +89,11 @@ class ServerEngine:
         return min(replica.status.max_model_len for replica in self._replicas if replica.status)
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """See RolloutEngine."""
+        """See RolloutEngine. Raises InputError for sampling settings that the servers' vLLM doesn't know."""
         self._check()
         for request in requests:
             check_length(request, self.max_model_len)
+            self._check_known(request.sampling)
         jobs = [job for request in requests for job in jobs_of(request)]
         self._unfinished += len(jobs)
         self._statistics.submitted(self._unfinished)
@@ -131,9 +135,9 @@ class ServerEngine:
     ) -> None:
         """See RolloutEngine. A server that dies while it is given weights is left to its supervisor: when no server got
         them, this returns all the same, and `needs_weights` asks for them again once there is one."""
-        self._check()
         iterator = iter(named_tensors)
         try:
+            self._check()
             self._pause()
             if self._sends_weights:
                 self._update(iterator, version, canary)
@@ -156,27 +160,37 @@ class ServerEngine:
     async def _end(self) -> None:
         self._dispatcher.stop()
         if self._sends_weights:
-            for replica in self._replicas:
-                try:
-                    await replica.release()
-                except ServerCallError as error:
-                    _log.info("not released: %s", error)  # the lease runs out by itself
+            # where that fails, the lease runs out by itself
+            await asyncio.gather(*(replica.release() for replica in self._replicas), return_exceptions=True)
 
     def _check(self) -> None:
         if self._dispatcher.failure is not None:
             raise self._dispatcher.failure
 
+    def _check_known(self, sampling: Sampling) -> None:
+        """vLLM's server drops settings that it doesn't know without a word."""
+        for replica in self._replicas if sampling.extra else ():
+            known = replica.status.sampling_parameters if replica.status else frozenset()
+            unknown = sorted(name for name, _ in sampling.extra if known and name not in known)
+            if unknown:
+                close = difflib.get_close_matches(unknown[0], known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise InputError(
+                    f"vLLM {replica.vllm_version} has no sampling setting {unknown[0]!r}{hint}",
+                    "Further settings of the engine come from trainer.generation_kwargs.",
+                )
+
     def _connect(self, holder: dict[str, object] | None, seconds: float) -> None:
         async def hear() -> None:
             until = time.monotonic() + seconds
-            while True:
-                for replica in self._replicas:
-                    try:
-                        await replica.hear()
-                        return
-                    except ServerCallError as error:
-                        if error.status is not None or time.monotonic() > until:
-                            raise
+            for replica in itertools.cycle(self._replicas):
+                try:
+                    await replica.hear()
+                    return
+                except ServerCallError as error:
+                    if error.status is not None or time.monotonic() > until:
+                        raise
+                await asyncio.sleep(_POLL_SECONDS)
 
         try:
             self._http.run(hear() if holder is None else take_all(self._replicas, holder, seconds))
@@ -210,9 +224,9 @@ class ServerEngine:
             try:
                 self._http.run(replica.commit(version))
             except ServerCallError as error:
-                failed[replica.url] = error
-        for url, failure in failed.items():
-            _log.warning("weights of version %d did not reach %s: %s", version, url, failure)
+                failed[replica.url] = str(error)
+        for url, why in failed.items():
+            _log.warning("weights of version %d did not reach %s: %s", version, url, why)
         self._fruitless = self._fruitless + 1 if len(failed) == len(replicas) else 0
         if self._fruitless == _FRUITLESS:
             raise WeightSyncError(f"no server got new weights in {_FRUITLESS} attempts; the last: {failed}")
@@ -240,23 +254,20 @@ class ServerEngine:
 
     def _deliver(
         self, replicas: list[Replica], named_tensors: Iterator[tuple[str, Tensor]], version: int, canary: Canary | None
-    ) -> dict[str, Exception]:
-        """Deliver to all; the replicas that don't have the weights, and why. Raises what isn't a server's death."""
+    ) -> dict[str, str]:
+        """Deliver to all; the servers that don't have the weights, and why. Raises what isn't a server's death."""
         assert self._delivery is not None
         incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
         try:
-            self._delivery.deliver(replicas, named_tensors, version, canary)
-        except PartialDeliveryError as partial:
-            return dict(partial.failed)
+            return dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+        except WeightMismatchError:
+            raise
         except (ServerCallError, WeightSyncError) as error:
-            if isinstance(error, WeightMismatchError):
+            if any(self._is_gone(replica, incarnations[replica.url]) for replica in replicas):
+                return {replica.url: str(error) for replica in replicas}
+            if isinstance(error, WeightSyncError):
                 raise
-            if not any(self._is_gone(replica, incarnations[replica.url]) for replica in replicas):
-                if isinstance(error, WeightSyncError):
-                    raise
-                raise WeightSyncError(str(error)) from error
-            return {replica.url: error for replica in replicas}
-        return {}
+            raise WeightSyncError(str(error)) from error
 
     def _is_gone(self, replica: Replica, incarnation: str) -> bool:
         """Whether a server died since it had this incarnation."""

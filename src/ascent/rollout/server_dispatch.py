@@ -6,6 +6,7 @@ Everything here happens in the HTTP thread's loop, except `outcomes`, which othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import queue
@@ -26,7 +27,7 @@ from ascent.types import Completion
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.2  # between two looks at a server; in a hurry while completions wait for one
-MISSES = 3  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
+MISSES = 2  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # before a completion that a server failed to sample is tried again
 _REFUSED = 409
 
@@ -40,7 +41,9 @@ class Member:
     heard_at: float = 0.0  # when it last answered; 0: it is not reachable
     held: bool = False
     misses: int = 0
+    answers: int = 0  # to sampling requests, whatever they said: signs of life
     flights: dict[asyncio.Task[float | None], Job] = field(default_factory=dict)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # look at once
 
     @property
     def up(self) -> bool:
@@ -84,8 +87,10 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin to look after the servers."""
-        self._looks = [asyncio.ensure_future(self._look_after(member)) for member in self.members]
-        self._looks.append(asyncio.ensure_future(self._watch_service()))
+        self._tasks = [asyncio.ensure_future(self._look_after(member)) for member in self.members]
+        self._tasks.append(asyncio.ensure_future(self._watch_service()))
+        for task in self._tasks:
+            task.add_done_callback(self._no_error)
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Queue completions."""
@@ -95,6 +100,8 @@ class Dispatcher:
     def resume(self, version: int | None) -> None:
         """Sample with the weights of `version` from now on; None: nothing."""
         self.version = version
+        for member in self.members:
+            member.wake.set()
         self._dispatch()
 
     def stop(self) -> None:
@@ -135,16 +142,25 @@ class Dispatcher:
         version = self.version
         assert version is not None
         try:
-            answer = await member.replica.sample(job.body(), version)
+            body = job.body()
+        except TypeError as error:
+            self._fail(InputError(f"the sampling settings can't be sent to a server: {error}"))
+            return None
+        try:
+            answer = await member.replica.sample(body, version)
         except ServerCallError as error:  # the connection broke
             _log.info("%s", error)
-            member.heard_at = 0.0  # nothing new goes there before the next look
+            self._doubt(member)
             return 0.0
+        member.answers += 1
         return self._judge(answer, job, member, version)
 
     def _landed(self, member: Member, flight: asyncio.Task[float | None]) -> None:
         """Queue a completion again that wasn't sampled. (A cancelled task may not have run at all.)"""
         job = member.flights.pop(flight)
+        self._no_error(flight)
+        if self.failure is not None:
+            return
         again = 0.0 if flight.cancelled() else flight.result()
         if again == 0.0:
             self._waiting.appendleft(job)
@@ -162,7 +178,7 @@ class Dispatcher:
                 return self._failed(job, f"{member.replica.url}: {error}")
         if answer.status == _REFUSED:  # other weights, or a hold that it doesn't know: the next look will tell
             _log.info("%s: %s", member.replica.url, answer.message())
-            member.heard_at = 0.0
+            self._doubt(member)
             return 0.0
         if answer.status in (400, 413, 422):
             self._fail(InputError(f"the sampling server refuses a request: {answer.message()}"))
@@ -190,6 +206,11 @@ class Dispatcher:
 
         self._pauses.add(asyncio.ensure_future(pause()))
 
+    def _no_error(self, task: asyncio.Task[Any]) -> None:
+        """An error that nobody foresaw must not leave completions waiting for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
     def _fail(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
@@ -198,23 +219,27 @@ class Dispatcher:
     async def _look_after(self, member: Member) -> None:
         """Keep the hold on one server, and notice when it goes away or comes back as another."""
         while self.failure is None:
+            answers = member.answers
             try:
                 self._heard(member, await self._ask(member))
             except ServerCallError as error:
-                self._missed(member, error)
+                self._missed(member, error, busy=member.answers > answers)
             waits = self._waiting and self.version is not None and not member.has(self.version)
-            await asyncio.sleep(HURRY_SECONDS if member.misses or waits else LOOK_SECONDS)
+            member.wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(member.wake.wait(), HURRY_SECONDS if member.misses or waits else LOOK_SECONDS)
 
-    def _missed(self, member: Member, error: ServerCallError) -> None:
+    def _missed(self, member: Member, error: ServerCallError, *, busy: bool) -> None:
         _log.debug("%s", error)
         if error.code == "held":
             self._fail(EngineLostError(f"{error}: this training lost its hold, and another has taken the server"))
         elif error.status == 401:
             self._fail(EngineLostError(str(error)))
-        elif error.status is None:
-            # one miss may be this process's own pause
+        elif error.code == NO_CONNECTION:
+            self._not_reachable(member)
+        elif error.status is None and not busy:  # hundreds of long completions at once can keep a server from answering
             member.misses += 1
-            if error.code == NO_CONNECTION or member.misses >= MISSES:
+            if member.misses >= MISSES:  # one may be this process's own pause
                 self._not_reachable(member)
 
     async def _ask(self, member: Member) -> ReplicaStatus:
@@ -241,6 +266,11 @@ class Dispatcher:
         member.misses = 0
         member.heard_at = self._up_at = time.monotonic()
         self._dispatch()
+
+    def _doubt(self, member: Member) -> None:
+        """Send nothing new to a server before it was looked at."""
+        member.heard_at = 0.0
+        member.wake.set()
 
     def _not_reachable(self, member: Member) -> None:
         if member.heard_at:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from typing import Any, cast
 
 from ascent.rollout.vllm_arguments import sampling_arguments
 from ascent.types import Completion, FinishReason, RolloutRequest
+
+# vLLM's RequestOutputKind.FINAL_ONLY: nothing is made of a completion before its end. Newer servers do so by
+# themselves, 0.23 would put all tokens so far together at each step.
+_FINAL_ONLY = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -24,11 +29,12 @@ class Job:
         """What it may cost: prompt and longest completion."""
         return len(self.request.prompt_ids) + self.request.sampling.max_tokens
 
-    def body(self) -> dict[str, Any]:
-        """The request's JSON."""
+    def body(self) -> bytes:
+        """The request's JSON. Raises TypeError when `Sampling.extra` holds what JSON can't say."""
         seed = None if self.request.seed is None else self.request.seed + self.index
-        parameters = sampling_arguments(self.request.sampling, seed)
-        return {"token_ids": self.request.prompt_ids, "sampling_params": parameters, "stream": False}
+        parameters = {**sampling_arguments(self.request.sampling, seed), "output_kind": _FINAL_ONLY}
+        request = {"token_ids": self.request.prompt_ids, "sampling_params": parameters, "stream": False}
+        return json.dumps(request).encode()
 
     def completion(self, content: Any, version: int) -> Completion:
         """The completion from the answer's JSON. Raises BrokenAnswerError when it holds none."""

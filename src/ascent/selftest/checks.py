@@ -61,7 +61,7 @@ def _environment(checked: Any) -> CheckResult:
 
 
 def _probe(folder: Path, device: str, on_cpu: bool) -> tuple[CheckResult, bool]:
-    ended = run_child(["ascent.selftest.probe", str(folder)], folder / "probe.log", 180, on_cpu=on_cpu)
+    ended = run_child(["ascent.selftest.probe", str(folder), device], folder / "probe.log", 180, on_cpu=on_cpu)
     found = _read(folder, "probe")
     if found and found["kind"] != device:
         raise InputError(

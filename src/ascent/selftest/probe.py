@@ -1,6 +1,6 @@
 """In a process of its own: which device trains here, and the tiny policy that the checks use.
 
-`python -m ascent.selftest.probe FOLDER` writes FOLDER/probe.json and FOLDER/policy.
+`python -m ascent.selftest.probe FOLDER DEVICE` writes FOLDER/probe.json and, when DEVICE trains, FOLDER/policy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, device: str) -> None:
     """Look at the device, then build the policy on the CPU: a few seconds."""
     from ascent.process import quieten_transformers, set_up_process
 
@@ -31,9 +31,11 @@ def main(folder: Path) -> None:
         **asdict(devices.use()),
     }
     (folder / "probe.json").write_text(json.dumps(found), encoding="utf-8")
+    if found["kind"] != device:
+        return
     recipe = Recipe(schedule=Schedule(steps=60, batch=32))
     build(recipe, training_tasks(recipe.seed), folder / "policy")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

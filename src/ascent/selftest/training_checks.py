@@ -69,11 +69,12 @@ def train(folder: Path, steps: int, *, on_cpu: bool, engine: str, dtype: str) ->
     what = "; ".join(strange[:3]) or "loss, reward, gradient and entropy are finite in every step"
     results = [CheckResult(name, "failed" if strange else "passed", ended.seconds, what, figures)]
     if engine == "vllm":
-        results.append(_in_step(lines, dtype))
+        results.append(compare_engine(lines, dtype))
     return results
 
 
-def _in_step(lines: list[dict[str, Any]], dtype: str) -> CheckResult:
+def compare_engine(lines: list[dict[str, Any]], dtype: str) -> CheckResult:
+    """Whether the engine sampled each step with the trainer's weights."""
     means = [float(line["sampling/sampling_logp_difference/mean"]) for line in lines]
     largest = [float(line["sampling/sampling_logp_difference/max"]) for line in lines]
     limit = LARGEST_MEAN_DIFFERENCE[dtype]
@@ -110,16 +111,19 @@ def resume(folder: Path, *, on_cpu: bool) -> CheckResult:
         return failed(name, resumed, f"the resumed run ended with exit code {resumed.code}")
     left_alone = read_json_lines(folder / "runs" / "whole" / "metrics.jsonl")
     continued = read_json_lines(run.metrics)
-    if [line["step"] for line in continued] != list(range(1, steps + 1)):
-        return CheckResult(
-            name, "failed", seconds, f"steps {[line['step'] for line in continued]} are in metrics.jsonl"
-        )
-    differences = {
-        key: max(
-            abs(mine[key] - theirs[key]) for mine, theirs in itertools.islice(zip(left_alone, continued), save, None)
-        )
-        for key in ("loss", "reward", "grad_norm")
-    }
+    return compare_steps(name, left_alone, continued, save, steps, seconds)
+
+
+def compare_steps(
+    name: str, whole: list[dict[str, Any]], resumed: list[dict[str, Any]], save: int, steps: int, seconds: float
+) -> CheckResult:
+    """Metric lines of a run left alone against those of one resumed after step `save`."""
+    seen = [line["step"] for line in resumed]
+    if seen != list(range(1, steps + 1)):
+        return CheckResult(name, "failed", seconds, f"metrics.jsonl has the steps {seen}, expected 1 to {steps}")
+    pairs = list(zip(whole, resumed, strict=True))[save:]
+    keys = ("loss", "reward", "grad_norm")
+    differences = {key: max(abs(mine[key] - theirs[key]) for mine, theirs in pairs) for key in keys}
     good = differences["reward"] == 0 and differences["loss"] <= 1e-4
     what = f"steps {save + 1} to {steps} are those of a run that was left alone"
     if not good:

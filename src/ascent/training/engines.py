@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
+from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 
 if TYPE_CHECKING:
@@ -21,6 +24,19 @@ def vllm_engine(trainer: GRPOTrainer, settings: EngineSettings | None) -> Rollou
     from ascent.training.engine_settings import from_arguments
 
     return LocalEngine(settings or from_arguments(trainer.args, trainer.model, trainer.accelerator.num_processes))
+
+
+def standing_servers(args: TRLConfig) -> RolloutEngine:
+    """The service that `vllm_server_base_url` names (`vllm_mode="server"`). Raises InputError when there is none."""
+    from ascent.training.serving import connect
+
+    if args.vllm_server_base_url is None:
+        raise InputError(
+            'vllm_mode="server" needs the servers',
+            "Start them with `ascent serve MODEL`, and give vllm_server_base_url, or engine=ascent.connect(NAME). "
+            "TRL's own server client is taken with plain=True.",
+        )
+    return connect(args.vllm_server_base_url, rank=args.process_index, processes=args.world_size)
 
 
 def transformers_engine(trainer: GRPOTrainer) -> RolloutEngine:
@@ -54,6 +70,15 @@ class ParameterWalk(VLLMGeneration):
 
     def _init_vllm(self) -> None: ...
 
-    def named_tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(checkpoint name, full tensor) of every parameter. Collective: every process must iterate to the end."""
-        return self._iter_named_params()
+        units = [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+        for unit in units:
+            unit.reshard()  # a forward pass leaves the outermost one gathered, in the dtype of the pass
+        version = self._dist.fsdp_version
+        if version == 2 and not units:  # the model is cut when training begins
+            self._dist.fsdp_version = None
+        try:
+            yield from self._iter_named_params()
+        finally:
+            self._dist.fsdp_version = version

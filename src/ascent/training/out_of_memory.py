@@ -67,16 +67,17 @@ def _what(error: BaseException, args: GRPOConfig, step: int, phase: str) -> str:
     said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return (
         f"out of memory on {place} (process {args.process_index}) in step {step}, {doing}: {said[:300]}\n"
-        f"  in use: {_gib(used.used_bytes)} of {_gib(used.total_bytes)}"
+        f"  in use: {_size(used.used_bytes)} of {_size(used.total_bytes)}"
     )
 
 
 def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     """What to change, the cheapest first; each with what it is now."""
     batch, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
-    shares_device = config.rollout.engine == "vllm" and config.rollout.mode == "colocate" and devices.kind() != "cpu"
+    with_vllm, samples = config.rollout.engine == "vllm", phase == "generate"
+    shares_device = with_vllm and config.rollout.mode == "colocate" and devices.kind() != "cpu"
     found = ["What needs less memory, cheapest first:"]
-    if phase == "generate" and config.rollout.engine == "transformers":
+    if samples and not with_vllm:
         found.append(f"- trainer.per_device_train_batch_size, now {batch}: fewer completions are sampled at once")
         found.append("- rollout.engine=vllm, which keeps keys and values in a cache of fixed size")
     elif batch > 1:
@@ -84,19 +85,19 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
             f"- trainer.per_device_train_batch_size={batch // 2} trainer.gradient_accumulation_steps={parts * 2} "
             f"(now {batch} and {parts}): the same step in smaller parts"
         )
-    if not args.gradient_checkpointing:
+    if not args.gradient_checkpointing and not samples:
         found.append("- trainer.gradient_checkpointing=true: activations are computed again instead of kept")
-    if shares_device:
+    if config.memory.kv_cache_mb is not None and with_vllm:
+        found.append(f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}: vLLM's KV cache")
+    elif shares_device:
         found.append(f"- memory.engine_share, now {config.memory.engine_share}: what vLLM holds of this device")
-    if config.memory.kv_cache_mb is not None:
-        found.append(f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}")
     found.append(f"- trainer.max_completion_length, now {args.max_completion_length}")
-    if config.model.lora is None:
+    if config.model.lora is None and not samples:
         found.append("- model.lora.r=16: gradients and optimizer state of a small part of the weights only")
     if config.model.dtype != "bfloat16":
         found.append("- model.dtype=bfloat16: half the memory of weights, gradients and optimizer state, less precise")
     return found
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

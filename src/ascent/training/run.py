@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent import devices
+from ascent.compat.fsdp_model import save_whole_model
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.report.ending import show_ending
@@ -137,6 +138,7 @@ def _train(
         say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
         return RunResult(recorder.run, True, before, None)
     after = measure(trainer.generation, "after")
+    save_whole_model(trainer.accelerator)
     trainer.save_model(str(recorder.run.path / "model"))
     if main:
         if after is not None:

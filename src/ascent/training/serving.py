@@ -5,24 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from accelerate.utils import broadcast_object_list
-from torch import Tensor
 
-from ascent.config import RunConfig
+from ascent import devices
+from ascent.config import RolloutSection, RunConfig
 from ascent.errors import InputError
-from ascent.rollout.control import ControlPlane, PartialDeliveryError, ServerCallError
-from ascent.rollout.engine import Canary, EngineSettings, RolloutEngine
-from ascent.rollout.platform import engine_kind
+from ascent.rollout.engine import EngineSettings, RolloutEngine
+from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.server import ServerEngine
-from ascent.rollout.service.address import ServiceAddress, find_service, remote_service
+from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, remote_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.choice import choose, transport
 from ascent.rollout.weights.delivery import WeightDelivery
-from ascent.rollout.weights.shm_sender import ShmTransport
 from ascent.tracking.run_directory import RunDirectory
 
 _OWN_DEVICE_SHARE = 0.9  # of a device that nobody else uses; vLLM's own default
@@ -38,38 +37,85 @@ def serving(
     service that isn't there, is held by another training, or does not start.
     """
     with contextlib.ExitStack() as stack:
-        shared: list[tuple[ServiceAddress, str] | None] = [None]
-        if rank == 0:
-            address = stack.enter_context(_service(config, engine, run, processes))
-            delivery = WeightDelivery(ShmTransport(engine.dtype), engine.dtype, verify=config.rollout.verify)
-            served = ServerEngine(address, _Told(delivery), holder_name=run.path.name)
-            shared = [(address, served.hold)]
-        if processes > 1:
-            broadcast_object_list(shared)
-        if rank != 0:
-            assert shared[0] is not None
-            address, hold = shared[0]
-            served = ServerEngine(address, None, holder_name=run.path.name, hold=hold, sends_weights=False)
+        address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
+        served = _join(address, config.rollout, engine.dtype, run.path.name, rank=rank, processes=processes)
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
             raise InputError(
-                f"service {address.name} has a context of {served.max_model_len} tokens, but prompts and completions "
-                f"of this run need {engine.max_model_len}",
+                f"the service has a context of {served.max_model_len} tokens, but prompts and completions of this run "
+                f"need {engine.max_model_len}",
                 "Start it with a larger --max-model-len, or lower trainer.max_completion_length.",
             )
         yield served
 
 
+def connect(
+    service: str, *, dtype: str = "bfloat16", name: str = "training", rank: int = 0, processes: int = 1
+) -> RolloutEngine:
+    """The engine over a service that stands: its name on this machine, or the URLs of its servers, with commas.
+
+    The API key of a service on another machine is taken from ASCENT_API_KEY. Collective over all processes.
+
+    `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
+    engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
+    """
+    address = _standing(service) if rank == 0 else None
+    return _join(address, RolloutSection(mode="server"), dtype, name, rank=rank, processes=processes)
+
+
+def _join(
+    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, *, rank: int, processes: int
+) -> ServerEngine:
+    """Rank 0, which knows the address, holds the service; the others join it."""
+    shared: list[tuple[ServiceAddress, str] | None] = [None]
+    if address is not None:
+        delivery = _delivery(rollout, address, dtype)
+        served = ServerEngine(address, delivery, holder_name=name)
+        shared = [(address, served.hold)]
+    if processes > 1:
+        broadcast_object_list(shared)
+    if rank != 0:
+        assert shared[0] is not None
+        address, hold = shared[0]
+        served = ServerEngine(address, None, holder_name=name, hold=hold, sends_weights=False)
+    return served
+
+
+def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:
+    backend = address.transport or _backend(rollout, same_host=False)
+    dtype = address.dtype or dtype
+    return WeightDelivery(transport(backend, dtype, str(devices.current())), dtype, verify=rollout.verify)
+
+
+def _backend(rollout: RolloutSection, *, same_host: bool) -> str:
+    """vLLM's name of the weight-transfer engine that the servers load."""
+    asked = rollout.transport
+    if asked != "auto":
+        return SHM_BACKEND if asked == "shm" else asked
+    choice = choose(
+        engine_kind(),
+        vllm_version=installed_vllm(),
+        same_host=same_host,
+        tensor_parallel=rollout.tensor_parallel_size,
+    )
+    print(f"weights travel by {choice.backend}: {choice.reason}", file=sys.stderr, flush=True)
+    return choice.backend
+
+
 @contextlib.contextmanager
 def _service(config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int) -> Iterator[ServiceAddress]:
-    named = config.rollout.server
-    if named is None:
-        with _own_service(config, engine, run, processes) as address:
-            yield address
-    elif "://" in named:
-        yield remote_service(named.split(","), os.environ.get("ASCENT_API_KEY", ""))
-    else:
-        yield find_service(named)
+    if config.rollout.server is not None:
+        yield _standing(config.rollout.server)
+        return
+    with _own_service(config, engine, run, processes) as address:
+        yield address
+
+
+def _standing(service: str) -> ServiceAddress:
+    if "://" not in service:
+        return find_service(service)
+    urls = [url.strip() for url in service.split(",")]
+    return find_by_urls(urls) or remote_service(urls, os.environ.get("ASCENT_API_KEY", ""))
 
 
 @contextlib.contextmanager
@@ -88,7 +134,7 @@ def _own_service(
         replicas=rollout.replicas,
         tensor_parallel=rollout.tensor_parallel_size,
         devices=() if kind == "cpu" else config.server_devices(processes),
-        transport=SHM_BACKEND,
+        transport=_backend(rollout, same_host=True),
         worker_extension=WORKER_EXTENSION,
         max_restarts=rollout.max_restarts,
         restart_window=60.0 * rollout.restart_window_minutes,
@@ -101,21 +147,3 @@ def _own_service(
     except ServiceStartError as error:
         print(error.log_text, file=sys.stderr)
         raise InputError(f"rollout.mode=server: {error}", "The end of its log is shown above.") from error
-
-
-class _Told:
-    """A delivery whose report is told the way the engine asks for."""
-
-    def __init__(self, delivery: WeightDelivery) -> None:
-        self._delivery = delivery
-
-    def deliver(
-        self,
-        replicas: Sequence[ControlPlane],
-        named_tensors: Iterator[tuple[str, Tensor]],
-        version: int,
-        canary: Canary | None,
-    ) -> None:
-        report = self._delivery.deliver(replicas, named_tensors, version, canary)
-        if report.failed:
-            raise PartialDeliveryError({url: ServerCallError(why) for url, why in report.failed.items()})

@@ -33,7 +33,7 @@ from ascent.training.arguments import GRPOConfig
 from ascent.training.batch_record import BatchRecord, none_if_nan
 from ascent.training.canary import canary_sequences, measure
 from ascent.training.clock import Phase, StepClock
-from ascent.training.engines import ParameterWalk, context, transformers_engine, vllm_engine
+from ascent.training.engines import ParameterWalk, context, standing_servers, transformers_engine, vllm_engine
 from ascent.training.lookahead import Lookahead
 from ascent.training.recording import Recorder, StepRecord
 from ascent.training.requests import LocalGroup, group_requests
@@ -47,9 +47,9 @@ class GRPOTrainer(TRLTrainer):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`), or
-    is an engine that samples elsewhere; with one, and `staleness` 1, the next generation is sampled while this one
-    trains. `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain` everything is
-    TRL's.
+    is an engine that samples elsewhere (`ascent.connect`); with one, and `staleness` 1, the next generation is sampled
+    while this one trains. `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain`
+    everything is TRL's.
     """
 
     args: TRLConfig
@@ -68,14 +68,16 @@ class GRPOTrainer(TRLTrainer):
         run_name: str = "run",
         **keywords: Any,
     ) -> None:
-        """Raises InputError for what only TRL's own path can do: server mode, tools, rollout functions."""
+        """Raises InputError for what only TRL's own path can do: tools, environments, rollout functions."""
         args = copy.copy(args) if args is not None else GRPOConfig("grpo")
         self._plain = bool(getattr(args, "plain", False))
         self._recorder, self._run_name = recorder, run_name
         wants_vllm = engine is not None or args.use_vllm
+        if engine is None and not self._plain and wants_vllm and args.vllm_mode == "server":
+            engine = standing_servers(args)
         standing = engine if engine is not None and not isinstance(engine, EngineSettings) else None
         if not self._plain:
-            _refuse_what_only_trl_can(args, keywords, served=standing is not None)
+            _refuse_what_only_trl_can(args, keywords)
             args.use_vllm = False  # TRL must not build an engine of its own
         keep_float_masks()
         refuse_on_npu(args)
@@ -381,10 +383,8 @@ class GRPOTrainer(TRLTrainer):
                 self._sampler.keep(ahead_file.load(Path(checkpoint), self.accelerator.process_index))
 
 
-def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any], *, served: bool) -> None:
+def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None:
     only_plain = [name for name in ("tools", "rollout_func", "environment_factory") if keywords.get(name)]
-    if args.use_vllm and args.vllm_mode == "server" and not served:
-        only_plain.append('vllm_mode="server"')
     if args.use_transformers_continuous_batching:
         only_plain.append("use_transformers_continuous_batching")
     if only_plain:

@@ -13,7 +13,7 @@ from ascent.rollout.service import record
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """`folder` is the service's own on this machine; None for one on another machine, of which only its servers are
-    known. `transport` is None where that is unknown or none."""
+    known. `transport` (vLLM's name of it) and `dtype` are None where they are unknown."""
 
     name: str
     urls: tuple[str, ...]
@@ -21,12 +21,14 @@ class ServiceAddress:
     folder: Path | None = None
     model: str | None = None
     transport: str | None = None
+    dtype: str | None = None
 
 
 def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
     """The address of a service on this machine."""
     urls = tuple(replica.url for replica in found.replicas)
-    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport)
+    dtype = found.settings["engine"]["dtype"]
+    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype)
 
 
 def find_service(name: str) -> ServiceAddress:
@@ -42,6 +44,15 @@ def find_service(name: str) -> ServiceAddress:
     if found.state == "failed":
         raise InputError(f"service {name} has failed: {found.why}", f"Its logs: {_logs(found)}")
     return from_record(folder, found)
+
+
+def find_by_urls(urls: Sequence[str]) -> ServiceAddress | None:
+    """The service of this machine that has these servers; None when there is none."""
+    wanted = {url.rstrip("/").replace("://localhost:", "://127.0.0.1:") for url in urls}
+    for folder, found in record.read_all():
+        if found is not None and found.alive() and wanted == {replica.url for replica in found.replicas}:
+            return from_record(folder, found)
+    return None
 
 
 def remote_service(urls: Sequence[str], token: str) -> ServiceAddress:

@@ -13,12 +13,16 @@ from types import FrameType
 from typing import Any
 
 from ascent import devices
+from ascent.devices import Kind
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
+from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
-from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
+from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.choice import choose
 
 _CPU_KV_CACHE_MB = 512
 
@@ -26,7 +30,7 @@ _CPU_KV_CACHE_MB = 512
 def settings(args: argparse.Namespace) -> ServiceSettings:
     """What the arguments ask for: eager on CPU and NPU, float32 on CPU, the model's own context. Raises InputError for
     what isn't a usable model and for arguments that don't fit together."""
-    folder, kind = model_folder(args.model), devices.kind()
+    folder, kind = model_folder(args.model), engine_kind()
     kv_cache_mb = args.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
     engine = EngineSettings(
         model=str(folder.absolute()),
@@ -44,7 +48,8 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
-        transport=args.transport,
+        transport=_backend(args, kind),
+        worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
         max_restarts=args.max_restarts,
@@ -52,6 +57,16 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
     )
     check(wanted, _api_key(args))
     return wanted
+
+
+def _backend(args: argparse.Namespace, kind: Kind) -> str:
+    """vLLM's name of the transport of weights."""
+    if args.transport != "auto":
+        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+    same_host = is_loopback(args.host)
+    choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
+    _say(f"weights come by {choice.backend}: {choice.reason}")
+    return choice.backend
 
 
 def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable[[str], str]) -> int:

@@ -171,6 +171,7 @@ class Guard:
             "lease_seconds": LEASE_SECONDS,
             "running": len(self._running),
             "vllm": getattr(sys.modules.get("vllm"), "__version__", None),
+            "sampling_parameters": _sampling_parameters(),
         }
 
 
@@ -178,6 +179,12 @@ class _BadRequestError(Exception):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+def _sampling_parameters() -> list[str]:
+    """The names that this vLLM's SamplingParams has; its server drops others without a word."""
+    parameters = getattr(sys.modules.get("vllm.sampling_params"), "SamplingParams", None)
+    return list(getattr(parameters, "__struct_fields__", ()))
 
 
 def _version(value: Any) -> int:

@@ -17,6 +17,7 @@ from ascent.rollout.control import ServerCallError
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0
+_KEEP_ALIVE_SECONDS = 3.0  # vLLM closes idle connections after 5, and a call must not meet that
 NO_CONNECTION = "connection"  # code of a ServerCallError: refused, reset or broken, rather than slow
 
 
@@ -65,14 +66,17 @@ class HttpThread:
         self._loop.call_soon_threadsafe(call, *arguments)
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: Any = None, timeout: float | None
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None, timeout: float | None
     ) -> Answer:
-        """One request, sent once. Raises ServerCallError without a status when no whole answer comes in `timeout`."""
+        """One request with a JSON body, sent once; `timeout` in seconds. Raises ServerCallError without a status when
+        no whole answer comes."""
         assert self._session is not None
+        if body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         try:
             async with self._session.request(
-                method, url, headers=headers, json=body, timeout=limits, allow_redirects=False
+                method, url, headers=headers, data=body, timeout=limits, allow_redirects=False
             ) as answer:
                 raw = await answer.read()
                 is_json = answer.content_type == "application/json" and raw
@@ -93,7 +97,8 @@ class HttpThread:
         self._loop.close()
 
     async def _open(self) -> None:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS)
+        self._session = aiohttp.ClientSession(connector=connector)
 
     async def _close(self) -> None:
         assert self._session is not None

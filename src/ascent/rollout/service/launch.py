@@ -17,13 +17,17 @@ from ascent.rollout.vllm_arguments import command_line, engine_arguments
 _ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # the routes that take weights; the guard stands before them
     "VLLM_ASCEND_ENABLE_NZ": "0",  # vllm-ascend takes new weights only in the ordinary layout
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # a trainer that has an engine inside sets it to 0
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "PYTHONUNBUFFERED": "1",
     "PYTHONWARNINGS": "ignore::DeprecationWarning",
 }
-_DEFAULTS = {"OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false", "VLLM_LOGGING_LEVEL": "INFO"}
-_REMOVED = ("VLLM_API_KEY", "ASCENT_API_KEY")  # the guard has its own token, from a file
+_DEFAULTS = {"OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+# keys that the guard reads from a file, and what a launcher tells a training process about itself
+_REMOVED = {"VLLM_API_KEY", "ASCENT_API_KEY", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE"}
+_REMOVED |= {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+_REMOVED_PREFIXES = ("TORCHELASTIC_", "ACCELERATE_")
 
 
 def server_command(settings: ServiceSettings, port: int) -> list[str]:
@@ -47,13 +51,15 @@ def server_environment(
     settings: ServiceSettings, index: int, token_file: Path, outer: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment of replica `index`, from the supervisor's own."""
-    environment = {**_DEFAULTS, **outer, **_ENVIRONMENT}
-    for name in _REMOVED:
-        environment.pop(name, None)
+    kept = {k: v for k, v in outer.items() if k not in _REMOVED and not k.startswith(_REMOVED_PREFIXES)}
+    environment = {**_DEFAULTS, **kept, **_ENVIRONMENT}
+    if environment.get("VLLM_LOGGING_LEVEL") != "DEBUG":  # a quiet trainer's servers still have a log worth reading
+        environment["VLLM_LOGGING_LEVEL"] = "INFO"
     if settings.device_kind == "cpu":
-        if settings.replicas > 1:  # vLLM binds its threads to cores, and would bind those of all replicas to the same
+        if (engines := settings.replicas * settings.tensor_parallel) > 1:
+            # vLLM binds its threads to cores, and would bind those of all replicas to the same ones
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // settings.replicas)))
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // engines)))
     elif settings.devices:
         first = index * settings.tensor_parallel
         own = settings.devices[first : first + settings.tensor_parallel]

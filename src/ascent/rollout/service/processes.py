@@ -11,6 +11,12 @@ def start_ticks(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
+def cpu_ticks(pid: int) -> tuple[int, bool]:
+    """Clock ticks of CPU time that a process has used, and whether it wants the CPU right now."""
+    fields = _stat(Path(f"/proc/{pid}"))
+    return (0, False) if fields is None else (int(fields[11]) + int(fields[12]), fields[0] == "R")
+
+
 def group_members(group: int) -> list[int]:
     """The processes of a process group that are not merely waiting to be reaped."""
     members = []

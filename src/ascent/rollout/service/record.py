@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from ascent.rollout.service.processes import start_ticks
 
 SCHEMA = "ascent.service/1"
 RECORD, TOKEN, SETTINGS = "service.json", "token", "settings.json"
+_BEING_MADE_SECONDS = 60.0  # a folder without a record is that of a service that is just starting, or of a failed try
 ReplicaPhase = Literal["starting", "ready", "restarting", "failed"]
 ServicePhase = Literal["starting", "ready", "failed"]
 
@@ -81,15 +83,18 @@ def claim(name: str) -> Path:
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            if (found := read(folder)) is not None and found.alive():
+            found = read(folder)
+            if found is not None and found.alive():
                 raise InputError(
                     f"a service named {name} is running (process {found.pid})",
                     f"Give another --name, or stop it: ascent serve --stop {name}",
                 ) from None
+            if found is None and time.time() - folder.stat().st_mtime < _BEING_MADE_SECONDS:
+                raise InputError(f"another service named {name} is just starting", "Give another --name.") from None
             shutil.rmtree(folder)
         else:
             return folder
-    raise InputError(f"{folder} can't be made: another service of this name is starting")
+    raise InputError(f"another service named {name} is just starting", "Give another --name.")
 
 
 def write(folder: Path, record: ServiceRecord) -> None:

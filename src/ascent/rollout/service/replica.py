@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -15,7 +16,7 @@ from ascent.rollout.control import ServerCallError
 from ascent.rollout.service.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, VERSION_HEADER
 from ascent.rollout.service.http_thread import Answer, HttpThread
 
-STATUS_SECONDS = 2.5  # a server that serves answers its guard's own routes at once
+STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class ReplicaStatus:
     revision: int  # counts changes of the weights' state within an incarnation
     holder: Mapping[str, Any] | None
     vllm: str
+    sampling_parameters: frozenset[str]  # that the server's vLLM knows; empty: it didn't say
 
 
 class Replica:
@@ -65,7 +67,8 @@ class Replica:
     ) -> Answer:
         """One call, never repeated. Raises ServerCallError unless the status is 200."""
         sent = {**self._headers, **(headers or {})}
-        answer = await self._http.request(method, self._url + route, headers=sent, body=body, timeout=timeout)
+        raw = None if body is None else json.dumps(body).encode()
+        answer = await self._http.request(method, self._url + route, headers=sent, body=raw, timeout=timeout)
         if answer.status != 200:
             raise ServerCallError(f"{self._url}{route}: {answer.message()}", answer.status, answer.code)
         return answer
@@ -95,7 +98,7 @@ class Replica:
         """Open the server for sampling with the weights of `version`."""
         self._heard(await self.call("POST", "/ascent/weights/commit", {"version": version}, STATUS_SECONDS))
 
-    async def sample(self, body: Mapping[str, Any], version: int) -> Answer:
+    async def sample(self, body: bytes, version: int) -> Answer:
         """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes."""
         headers = {**self._headers, VERSION_HEADER: str(version)}
         url = self._url + GENERATE
@@ -117,6 +120,7 @@ class Replica:
                 revision=content["weights"]["revision"],
                 holder=content["holder"],
                 vllm=content["vllm"] or "",
+                sampling_parameters=frozenset(content["sampling_parameters"]),
             )
         except (TypeError, KeyError):
             raise ServerCallError(f"{self._url}: not a server of `ascent serve`: {answer.message()}") from None

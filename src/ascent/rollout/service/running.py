@@ -18,6 +18,7 @@ from ascent.errors import InputError
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, from_record
+from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_process import log_tail
 from ascent.rollout.service.settings import ServiceSettings, check
 
@@ -53,7 +54,8 @@ def running_service(
     log_folder.mkdir(parents=True, exist_ok=True)
     for log in log_folder.glob("replica-*.log"):
         log.rename(f"{log}.1")
-    told = {"settings": settings.to_json(), "log_folder": str(log_folder.absolute())}
+    owner = {"pid": os.getpid(), "started": start_ticks(os.getpid())}
+    told = {"settings": settings.to_json(), "log_folder": str(log_folder.absolute()), "owner": owner}
     record.write_private(folder / record.SETTINGS, json.dumps(told))
     command = [sys.executable, "-m", "ascent.rollout.service.supervisor", str(folder)]
     supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -21,7 +21,7 @@ from typing import Any
 from ascent.rollout.service.metrics import EngineMetrics, read_metrics
 from ascent.rollout.service.processes import group_members
 
-_GRACE, _LAST_GRACE = 10.0, 3.0  # seconds in which a server may end by itself
+_GRACE, _SETTLE = 10.0, 2.0  # seconds for a front end to end, and for the rest of its group after each step
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +92,18 @@ class ServerProcess:
         """
         if grace and self._process.poll() is None:
             self._process.terminate()
-            self._wait_for_group(grace)
-        for number, patience in ((signal.SIGTERM, _LAST_GRACE), (signal.SIGKILL, 0.0)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace)
+            self._wait_for_group()
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
-            self._wait_for_group(patience)
+            self._wait_for_group()
         self._process.wait()
 
-    def _wait_for_group(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and (self._process.poll() is None or group_members(self.pid)):
+    def _wait_for_group(self) -> None:
+        until = time.monotonic() + _SETTLE
+        while (self._process.poll() is None or group_members(self.pid)) and time.monotonic() < until:
             time.sleep(0.05)
 
 

@@ -17,8 +17,8 @@ class ServiceSettings:
     ones in their order. `transport` is the name of vLLM's weight-transfer backend. Times in seconds.
 
     `port` 0 picks free ports, otherwise replica i listens on `port + i`. A server without a sign of life for
-    `hung_after`, or whose running requests make no token for `stalled_after`, is restarted; more than `max_restarts`
-    restarts of one server within `restart_window` fail it.
+    `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, is
+    restarted; more than `max_restarts` restarts of one server within `restart_window` fail it.
     """
 
     engine: EngineSettings
@@ -40,16 +40,21 @@ class ServiceSettings:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the servers."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `settings.json` and the record."""
         return dataclasses.asdict(self)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def from_json(values: dict[str, Any]) -> ServiceSettings:

@@ -1,7 +1,7 @@
 """`python -m ascent.rollout.service.supervisor FOLDER`: starts the servers of a service and keeps them running.
 
 A process of its own, so that nothing that happens to a trainer disturbs the servers. It ends, and the servers with it,
-on SIGTERM or SIGINT, or when its standard input ends because the process that started it is gone. When it is killed
+on SIGTERM or SIGINT, when its standard input ends, or when the process that started it is gone. When it is killed
 itself, `keeper` ends the servers.
 """
 
@@ -32,8 +32,11 @@ from ascent.rollout.service.watch import ReplicaWatch
 class Supervisor:
     """The servers of one service. `folder` is the service's own, with its settings and token."""
 
-    def __init__(self, folder: Path, settings: ServiceSettings, log_folder: Path, token: str) -> None:
-        self._folder, self._settings = folder, settings
+    def __init__(
+        self, folder: Path, settings: ServiceSettings, log_folder: Path, token: str, owner: tuple[int, int]
+    ) -> None:
+        """`owner`: pid and start of the process without which the service ends."""
+        self._folder, self._settings, self._owner = folder, settings, owner
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._keeper = subprocess.Popen(
@@ -59,7 +62,7 @@ class Supervisor:
         for watch in self._watches:
             watch.start()
         while not self._stop.wait(0.2):
-            if self._record.state == "failed":
+            if self._record.state == "failed" or start_ticks(self._owner[0]) != self._owner[1]:
                 break
         self._stop.set()
         for watch in self._watches:
@@ -122,7 +125,8 @@ def _ports(settings: ServiceSettings) -> list[int]:
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # who reads it may be gone; the service goes on
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def _stop_at_end_of_input(supervisor: Supervisor) -> None:
@@ -136,10 +140,17 @@ def main() -> int:
     folder = Path(sys.argv[1])
     values = json.loads((folder / record.SETTINGS).read_text(encoding="utf-8"))
     token = (folder / record.TOKEN).read_text(encoding="ascii").strip()
-    supervisor = Supervisor(folder, from_json(values["settings"]), Path(values["log_folder"]), token)
+    log_folder, owner = Path(values["log_folder"]), (values["owner"]["pid"], values["owner"]["started"])
+    supervisor = Supervisor(folder, from_json(values["settings"]), log_folder, token, owner)
 
     def stop(number: int, frame: FrameType | None) -> None:
         supervisor.stop()
+
+    def stop_after_error(error: threading.ExceptHookArgs) -> None:
+        threading.__excepthook__(error)
+        supervisor.stop()  # rather none than servers that nobody watches
+
+    threading.excepthook = stop_after_error
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)

@@ -1,0 +1,161 @@
+"""The training tests on a device named npu (testing/softnpu), and what only several such devices or a full one show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.child_pytest import ROOT, ChildRun, run_tests
+from tests.run_config import write_config
+
+from ascent.tracking.rollouts import read_rollouts
+from ascent.tracking.run_directory import read_json_lines
+
+pytestmark = pytest.mark.torch
+Softnpu = Callable[..., dict[str, str]]
+
+TESTS = tuple(
+    f"tests/{name}"
+    for name in (
+        "devices/test_devices.py::test_random_states_are_as_they_were",
+        "devices/test_devices.py::test_memory_is_counted",
+        "devices/test_devices.py::test_the_current_device_has_an_index_and_a_name",
+        "devices/test_devices.py::test_training_on_cpu_can_be_asked_for",
+        "devices/test_devices.py::test_accelerate_agrees",
+        "training/test_trainer.py::test_trains_as_trl_alone_does",
+        "training/test_trainer.py::test_records_every_step_and_completion",
+        "training/test_trainer.py::test_gradient_checkpointing_and_bf16_give_the_same_training",
+        "training/test_trainer.py::test_low_rank_adapters_learn_and_the_base_stays",
+        "training/test_trainer.py::test_metrics_are_a_step_s_own_whatever_logging_steps_is",
+        "training/test_trainer.py::test_unscorable_completions_are_masked_and_told",
+        "training/test_trainer.py::test_resumed_training_is_the_same_training",
+        "training/test_trainer.py::test_generations_that_feed_several_steps_resume_in_the_middle",
+        "training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
+    )
+)
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory, softnpu: Softnpu) -> ChildRun:
+    """One process for all of them. The device has a generator of its own, as a real one has."""
+    environment = softnpu(own_rng=True)
+    return run_tests(
+        TESTS,
+        tmp_path_factory.mktemp("npu"),
+        path=[Path(environment["PYTHONPATH"].split(":")[0])],
+        environment={name: value for name, value in environment.items() if name.startswith("SOFTNPU_")},
+        options=["--device", "npu", "-m", "slow or not slow"],
+    )
+
+
+@pytest.mark.parametrize("node_id", TESTS)
+def test_on_npu(child: ChildRun, node_id: str) -> None:
+    child.check(node_id)
+
+
+def ascent(environment: Mapping[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command line in a process whose device is the one of `environment`."""
+    command = [sys.executable, "-m", "ascent", *map(str, arguments)]
+    variables = {name: value for name, value in environment.items() if name != "ACCELERATE_USE_CPU"}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
+
+
+def samples(run: Path, step: int) -> dict[str, tuple[list[int], float]]:
+    """Sample id without the run's name -> sampled tokens and reward, of one step."""
+    rows = read_rollouts(run / "rollouts")
+    return {
+        row["sample_id"].partition("/")[2]: (list(row["completion_ids"]), row["reward"])
+        for row in rows
+        if row["step"] == step and row["sample_id"].split("/")[1].isdigit()
+    }
+
+
+def test_the_quickstart_is_the_same_on_npu_and_cpu(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Sampled tokens and rewards of the first step are equal, losses within 1e-5, and the weights move alike."""
+    shortened = (
+        f"model.path={tiny_policy()}",
+        f"tracking.folder={tmp_path}",
+        "tracking.evaluate=false",
+        "rollout.engine=transformers",
+        "trainer.max_steps=3",
+        "trainer.per_device_train_batch_size=32",
+        "trainer.max_completion_length=1",  # of random tokens, one in five compiles, so that rewards differ
+        "trainer.bf16=false",
+    )
+    for device, more in (("cpu", ["trainer.use_cpu=true"]), ("npu", [])):
+        done = ascent(softnpu(), "train", QUICKSTART, *shortened, *more, f"tracking.name={device}")
+        assert done.returncode == 0, done.stderr
+        assert ("(software)" in done.stderr) == (device == "npu"), done.stderr
+    on_cpu, on_npu = samples(tmp_path / "cpu", 1), samples(tmp_path / "npu", 1)
+    assert len(on_cpu) == 32
+    assert on_cpu == on_npu
+    assert len({reward for _, reward in on_cpu.values()}) > 1
+    for mine, theirs in zip(metrics(tmp_path / "cpu"), metrics(tmp_path / "npu"), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        assert mine["entropy"] == pytest.approx(theirs["entropy"], abs=1e-4)
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+        assert mine["grad_norm"] > 0
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = read_json_lines(run / "metrics.jsonl")
+    assert len(lines) == 3
+    return lines
+
+
+def test_sharded_training_is_replicated_training(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    """Two processes over hccl: FSDP2 gives the rewards, gradients and the saved model that DDP gives."""
+    from safetensors.torch import load_file
+
+    config = write_config(
+        tmp_path / "c.yaml", tiny_policy(tied=False), task_file, per_device_train_batch_size=4, bf16=False
+    )
+    sharded = ("trainer.fsdp=full_shard", "trainer.fsdp_config={fsdp_version: 2}")
+    runs = {}
+    for name, more in (("ddp", ()), ("fsdp", sharded)):
+        done = ascent(
+            softnpu(devices=2),
+            *("train", config, "tracking.evaluate=false", f"tracking.name={name}", *more, "--devices", 2),
+        )
+        assert done.returncode == 0, done.stderr
+        runs[name] = tmp_path / "runs" / name
+    for mine, theirs in zip(metrics(runs["ddp"]), metrics(runs["fsdp"]), strict=True):
+        assert mine["reward"] == theirs["reward"]
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+    assert any(line["grad_norm"] for line in metrics(runs["ddp"]))
+    replicated, gathered = (load_file(run / "model" / "model.safetensors") for run in runs.values())
+    before = load_file(tiny_policy(tied=False) / "model.safetensors")
+    assert replicated.keys() == gathered.keys() == before.keys()
+    for name, weight in replicated.items():
+        assert (weight - gathered[name]).abs().max() < 1e-3, name
+    assert any((weight - replicated[name]).abs().max() > 1e-3 for name, weight in before.items())
+
+
+def test_memory_that_runs_out_is_explained(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_completion_length=32)
+    done = ascent(softnpu(memory=12 * 2**20), "train", config, "tracking.evaluate=false")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error:") == 1
+    for said in (
+        "out of memory on npu:0 (process 0) in step 1, computing the loss and the update",
+        "Tried to allocate",
+        "of 12.0 MiB",
+        "trainer.per_device_train_batch_size=4 trainer.gradient_accumulation_steps=2 (now 8 and 1)",
+        "trainer.gradient_checkpointing=true",
+        "trainer.max_completion_length, now 32",
+    ):
+        assert said in done.stderr, done.stderr
+    assert "OutOfMemoryError" in (tmp_path / "runs" / "run" / "failure-rank0.log").read_text()

@@ -1,0 +1,71 @@
+"""A trainer of four small steps in this process, and a recorder that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ascent import devices
+from ascent.tracking.rollouts import RolloutRecord
+from ascent.training.recording import StepRecord
+
+
+class Memory:
+    """A Recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
+        self.progress: list[tuple[int, int]] = []
+
+    def sampled(self, done: int, total: int) -> None:
+        self.progress.append((done, total))
+
+    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
+        self.generations.append((number, list(records), evaluation))
+
+    def step(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+
+def vowels(completions: list[str], **_: Any) -> list[float]:
+    """A reward that even a random policy earns: the share of vowels."""
+    return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
+
+
+def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **settings: Any) -> Any:
+    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config` of the trainer."""
+    from datasets import Dataset
+
+    from ascent import GRPOConfig, GRPOTrainer
+
+    reward, engine, peft_config = (
+        settings.pop(name, default) for name, default in (("reward", vowels), ("engine", None), ("peft_config", None))
+    )
+    arguments: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "bf16": False,
+        "use_cpu": devices.kind() == "cpu",
+        "report_to": "none",
+        "save_strategy": "no",
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        **settings,
+    }
+    rows = [{"prompt": f"def f{number}(a):", "task_id": f"add/{number}"} for number in range(8)]
+    return GRPOTrainer(
+        str(folder),
+        reward,
+        GRPOConfig(str(output), **arguments),
+        train_dataset=Dataset.from_list(rows),
+        recorder=recorder,
+        engine=engine,
+        peft_config=peft_config,
+    )
