@@ -13,15 +13,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ascent.rewards.code import CodeReward
     from ascent.training.arguments import GRPOConfig
+    from ascent.training.serving import connect
     from ascent.training.trainer import GRPOTrainer
 
 _PUBLIC = {
     "CodeReward": "ascent.rewards.code",
     "GRPOConfig": "ascent.training.arguments",
     "GRPOTrainer": "ascent.training.trainer",
+    "connect": "ascent.training.serving",
 }
 
-__all__ = ["CodeReward", "GRPOConfig", "GRPOTrainer", "__version__"]
+__all__ = ["CodeReward", "GRPOConfig", "GRPOTrainer", "__version__", "connect"]
 
 
 def __getattr__(name: str) -> Any:

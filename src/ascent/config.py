@@ -91,6 +91,15 @@ class RolloutSection(Section):
 
     mode: Literal["colocate", "server"] = "colocate"
     engine: Literal["vllm", "transformers"] = "vllm"
+    server: str | None = None  # with mode=server: a service's name or address; default: one of the run's own
+    replicas: int = pydantic.Field(1, ge=1)  # servers of the run's own service
+    tensor_parallel_size: int = pydantic.Field(1, ge=1)  # devices of one server
+    server_devices: list[int] | None = None  # for the run's own service: indices of visible devices
+    staleness: Literal[0, 1] = 0  # 1: the next generation is sampled while this one trains
+    transport: Literal["auto", "shm", "hccl", "npu_ipc", "nccl", "ipc"] = "auto"  # how weights reach the servers
+    verify: bool = True  # that the servers hold and compute with the weights that were sent
+    max_restarts: int = pydantic.Field(5, ge=0)  # of servers, within restart_window_minutes
+    restart_window_minutes: float = pydantic.Field(30, gt=0)
     dtype: Dtype = "auto"  # auto: as the model on CPU, bfloat16 elsewhere
     max_model_len: int | None = pydantic.Field(None, ge=1)  # prompt and completion; default: what the tasks need
     max_num_seqs: int | None = pydantic.Field(None, ge=1)  # default: the generation batch
@@ -129,6 +138,16 @@ class RunConfig(Section):
     tracking: TrackingSection = TrackingSection()
     trainer: dict[str, Any] = {}
 
+    def server_devices(self, processes: int) -> tuple[int, ...]:
+        """The visible devices of the run's own servers, as indices; by default those after the training's own."""
+        rollout = self.rollout
+        if rollout.mode != "server" or rollout.server is not None:
+            return ()
+        count = rollout.replicas * rollout.tensor_parallel_size
+        if rollout.server_devices is None:
+            return tuple(range(processes, processes + count))
+        return tuple(rollout.server_devices)
+
     def to_yaml(self) -> str:
         """The configuration as YAML, defaults written out; reading it gives an equal RunConfig."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -140,13 +159,19 @@ _TRL_VLLM = {
     "vllm_mode": ("rollout.mode", None),
     "vllm_gpu_memory_utilization": ("memory.engine_share", None),
     "vllm_max_model_length": ("rollout.max_model_len", None),
+    "vllm_server_base_url": ("rollout.server", None),
+    "vllm_tensor_parallel_size": ("rollout.tensor_parallel_size", None),
 }
 # settings of TRL's engine that ours does not have, with the value that means "not used"
 _ONLY_PLAIN = {
-    "vllm_tensor_parallel_size": 1,
     "vllm_enable_sleep_mode": False,
     "vllm_structured_outputs_regex": None,
+    "vllm_server_host": None,
+    "vllm_server_port": None,
+    "vllm_server_timeout": None,
+    "vllm_group_port": None,
 }
+_ONLY_SERVER = ("server", "replicas", "tensor_parallel_size", "server_devices", "staleness", "transport", "verify")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str]]:
@@ -295,15 +320,41 @@ def _contradictions(config: RunConfig) -> list[str]:
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")
     if not config.trainer.get("plain"):
         problems += [
-            f"trainer.{key}={config.trainer[key]!r} is not available in this version; leave it out, "
-            "or take TRL's own engine with trainer.plain=true"
+            f"trainer.{key}={config.trainer[key]!r} is not available with Ascent's engine; "
+            + ("name the service in rollout.server" if key.startswith("vllm_server") else "leave it out")
+            + ", or take TRL's own path with trainer.plain=true"
             for key, usual in _ONLY_PLAIN.items()
             if config.trainer.get(key, usual) != usual
         ]
     if "output_dir" in config.trainer:
         problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
-    if config.rollout.mode == "server" and not config.trainer.get("plain"):
+    return problems + _rollout_contradictions(config)
+
+
+def _rollout_contradictions(config: RunConfig) -> list[str]:
+    rollout, usual = config.rollout, RolloutSection()
+    if config.trainer.get("plain"):
+        return []
+    if rollout.mode == "colocate":
+        return [
+            f"rollout.{key}={getattr(rollout, key)!r} means something only with rollout.mode=server"
+            for key in _ONLY_SERVER
+            if getattr(rollout, key) != getattr(usual, key)
+        ]
+    problems = []
+    count = rollout.replicas * rollout.tensor_parallel_size
+    if rollout.server_devices is not None and len(set(rollout.server_devices)) != count:
         problems.append(
-            "rollout.mode=server is not available in this version; use colocate, or trainer.plain=true for TRL's own"
+            f"rollout.server_devices={rollout.server_devices}: {rollout.replicas} replicas of "
+            f"{rollout.tensor_parallel_size} devices need {count} different ones"
         )
+    if rollout.engine != "vllm":
+        problems.append(f"rollout.mode=server samples with vLLM; it contradicts rollout.engine={rollout.engine}")
+    if rollout.server is not None:
+        problems += [
+            f"rollout.{key}={getattr(rollout, key)!r} is for a service that the run starts itself, but "
+            f"rollout.server={rollout.server!r} names one that stands already: set it where that one starts"
+            for key in ("replicas", "tensor_parallel_size", "server_devices")
+            if getattr(rollout, key) != getattr(usual, key)
+        ]
     return problems

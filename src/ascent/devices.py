@@ -11,10 +11,12 @@ import contextlib
 import os
 import random
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
+
+from ascent.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -120,6 +122,21 @@ def use() -> DeviceUse:
         utilization=_reported(accelerator, "utilization"),
         power_watts=_reported(accelerator, "power_draw", scale=1e-3),
     )
+
+
+def restricted_to(device_kind: str, indices: Sequence[int], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable that shows a new process only some of the devices that `environment` shows; {} on cpu.
+
+    `indices` count the devices that are visible now. Raises InputError for one that isn't.
+    """
+    variable = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}.get(device_kind)
+    if variable is None:
+        return {}
+    visible = [name.strip() for name in environment.get(variable, "").split(",") if name.strip()]
+    for index in indices:
+        if index < 0 or (visible and index >= len(visible)):
+            raise InputError(f"device {index}: {variable}={environment.get(variable)} shows {len(visible)} devices")
+    return {variable: ",".join(visible[index] if visible else str(index) for index in indices)}
 
 
 def reset_peak() -> None:

@@ -109,6 +109,7 @@ class EngineStats:
     tokens_per_second: float = 0.0
     latency_p50: float = 0.0
     latency_p95: float = 0.0
+    time_to_first_token: float = 0.0  # mean, from a server's receiving a request; 0.0 where the engine doesn't say
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,9 @@ def test_unknown_keys_are_refused_with_place_and_nearest_name(tmp_path: Path) ->
         ("sandbox.slots=0", "sandbox.slots: should be greater than or equal to 1, got 0"),
         ("rollout.engine=sglang", "rollout.engine: should be 'vllm' or 'transformers', got 'sglang'"),
         ("trainer.output_dir=x", "trainer.output_dir is set by the run directory"),
-        ("rollout.mode=server", "rollout.mode=server is not available"),
+        ("rollout.staleness=1", "rollout.staleness=1 means something only with rollout.mode=server"),
+        ("rollout.replicas=2", "rollout.replicas=2 means something only with rollout.mode=server"),
+        ("trainer.vllm_server_port=8000", "name the service in rollout.server"),
         ("trainer.vllm_enable_sleep_mode=true", "trainer.vllm_enable_sleep_mode=True is not available"),
         ("max_steps", "argument 'max_steps': expected section.key=value"),
         ("trainer=3", "trainer: should be a valid dictionary"),
@@ -97,6 +99,21 @@ def test_unknown_keys_are_refused_with_place_and_nearest_name(tmp_path: Path) ->
 )
 def test_wrong_values_say_what_was_expected(tmp_path: Path, override: str, expected: str) -> None:
     assert expected in refusal(tmp_path, {"model": {"path": "m"}}, override)
+
+
+def test_a_run_that_samples_on_servers(tmp_path: Path) -> None:
+    server = {"mode": "server"}
+    settled, _ = config.load(
+        write(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "staleness": 1, "replicas": 2}})
+    )
+    assert (settled.rollout.staleness, settled.rollout.replicas) == (1, 2)
+    trl = {"vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:8000"}
+    settled, _ = config.load(write(tmp_path, {"model": {"path": "m"}, "trainer": trl}))
+    assert (settled.rollout.mode, settled.rollout.server) == ("server", "http://127.0.0.1:8000")
+    message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "engine": "transformers"}})
+    assert "contradicts rollout.engine=transformers" in message
+    message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "server": "s", "replicas": 2}})
+    assert "rollout.replicas=2 is for a service that the run starts itself" in message
 
 
 def test_contradictions_name_both_keys(tmp_path: Path) -> None:

@@ -26,6 +26,14 @@ FAULTY: dict[str, tuple[str, str]] = {
         "ImportError: libascend_hal.so: cannot open shared object file: No such file or directory\n"
         "RuntimeError: Failed to infer device type, please set the environment variable `VLLM_LOGGING_LEVEL=DEBUG`\n",
     ),
+    "docker without that card": (
+        "container-device-missing",
+        'docker: Error response from daemon: error gathering device information while adding custom device "/dev/davinci7": no such file or directory.\n',
+    ),
+    "podman with a misspelt device": (
+        "container-device-missing",
+        "Error: stat /dev/davinci-manager: no such file or directory\n",
+    ),
     "npu-smi not found": ("driver-not-mounted", "bash: npu-smi: command not found\n"),
     "torch replaced by vllm": (
         "torch-torch-npu-mismatch",

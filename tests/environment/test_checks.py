@@ -140,6 +140,7 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A207", with_devices(device(0), device(1, npu=3)), "warning"),
     ("A208", good(), Purpose(need_free_bytes=63 * GIB), "error"),
     ("A209", host(good(), device_nodes=("davinci0", "davinci_manager")), "error"),
+    ("A209", host(good(), device_nodes=("davinci_manager", "devmm_svm", "hisi_hdc")), "error"),
     ("A209", host(good(), unreadable_nodes=("davinci0",)), "error"),
     ("A211", replace(good(), npu=replace(good().npu, driver="24.1.0")), "note"),
     ("A213", replace(good(), build_target="A3"), "error"),
@@ -205,6 +206,15 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A503", variables(good(), ASCEND_RT_VISIBLE_DEVICES="0,2"), "error"),
     ("A503", variables(good(), ASCEND_RT_VISIBLE_DEVICES=""), "error"),
     ("A503", variables(good(), ASCEND_RT_VISIBLE_DEVICES="1,1"), "error"),
+    # a container that was given one card, where npu-smi doesn't answer: the file is davinci3, its index is 0
+    (
+        "A503",
+        variables(
+            host(replace(good(), npu=NpuSmi("missing")), device_nodes=("davinci3", "davinci_manager")),
+            ASCEND_RT_VISIBLE_DEVICES="3",
+        ),
+        "error",
+    ),
     ("A504", good(), Purpose(trainer_devices=(0, 1), server_devices=(1,)), "error"),
     ("A505", variables(good(), ASCEND_LAUNCH_BLOCKING="1"), "warning"),
     ("A506", variables(good(), HCCL_CONNECT_TIMEOUT="30"), "warning"),

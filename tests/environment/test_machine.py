@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ def npu_machine(tmp_path: Path) -> Path:
     home = tmp_path / "usr/local/Ascend"
     install_toolkit(home, "cann-9.1.0", "9.1.0")
     write(home / "nnal/atb/latest/version.info", "Ascend-cann-atb : 9.1.0\n")
+    write(home / "driver/lib64/driver/libascend_hal.so")
+    write(tmp_path / "usr/local/dcmi/libdcmi.so")
     write(home / "driver/version.info", "Version=25.5.1\nascendhal_version=7.35\n")
     write(home / "firmware/version.info", "Version=7.8.0.1.220\n")
     write(tmp_path / "etc/ascend_install.info", "Driver_Install_Path_Param=/usr/local/Ascend\n")
@@ -212,3 +215,16 @@ def test_package_uses_the_standard_library_alone() -> None:
     assert ours == "['ascent']"
     assert foreign == "[]"
     assert importlib.util.find_spec("ascent.environment")
+
+
+def test_mounts_of_what_isnt_on_the_host_are_found(npu_machine: Path) -> None:
+    """Docker makes an empty folder for a source that is missing, also where a file was meant."""
+    driver = npu_machine / "usr/local/Ascend/driver"
+    shutil.rmtree(driver / "lib64")
+    (driver / "lib64").mkdir()
+    (driver / "version.info").unlink()
+    (driver / "version.info").mkdir()
+    environment = machine.inspect(npu_machine, sourced(), answering("", 1), [])
+    (finding,) = [each for each in checks.run(environment) if each.rule == "A210"]
+    assert finding.level == "warning"
+    assert "/usr/local/Ascend/driver/lib64, /usr/local/Ascend/driver/version.info" in finding.what

@@ -13,8 +13,9 @@ from pathlib import Path
 from ascent.environment.inventory import Host
 
 _NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
-# What the driver puts on a host and a container needs beside the device files.
-_MOUNTS = ("usr/local/Ascend/driver/lib64", "usr/local/dcmi", "etc/ascend_install.info")
+# What the driver puts on a host and a container needs beside the device files: folders and files.
+_MOUNTED_FOLDERS = ("usr/local/Ascend/driver/lib64", "usr/local/dcmi")
+_MOUNTED_FILES = ("usr/local/Ascend/driver/version.info", "etc/ascend_install.info")
 _SHADOWERS = (
     "torch",
     "torch_npu",
@@ -53,7 +54,7 @@ def inspect(root: Path = Path("/"), workdir: Path | None = None) -> Host:
         shadowing=_shadowing(workdir),
         node_group=_group_of(nodes[0]) if nodes else "",
         groups=_own_groups(),
-        missing_mounts=tuple(f"/{place}" for place in _MOUNTS if not (root / place).exists()) if nodes else (),
+        missing_mounts=_missing_mounts(root) if nodes else (),
         device_addresses=_device_addresses(root),
     )
 
@@ -138,6 +139,20 @@ def _device_nodes(root: Path) -> list[Path]:
         return cards + [root / "dev" / name for name in _NODES if (root / "dev" / name).exists()]
     except OSError:
         return []
+
+
+def _missing_mounts(root: Path) -> tuple[str, ...]:
+    """Driver files that aren't there. Docker makes an empty folder where the source of a mount is missing."""
+    folders = [place for place in _MOUNTED_FOLDERS if not _filled(root / place)]
+    files = [place for place in _MOUNTED_FILES if not (root / place).is_file()]
+    return tuple(f"/{place}" for place in (*folders, *files))
+
+
+def _filled(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _group_of(node: Path) -> str:

@@ -42,7 +42,8 @@ class CodeReward:
 
     The dataset needs a column `task_id`; `tasks` says which tests belong to it. `start` begins to judge a completion
     that has just been sampled, so that its verdict is there when the reward is asked for; a completion that was never
-    started is judged when it is asked for. Equal programs of one task are judged once a batch. A program that the
+    started is judged when it is asked for. Equal programs of one task are judged once a batch. Completions of the next
+    batch may be started, from another thread too, while this one is still asked for. A program that the
     sandbox could not judge scores None, which masks its completion.
     """
 
@@ -86,7 +87,8 @@ class CodeReward:
             self.score(judged[id(future)], program) for future, program in zip(futures, programs, strict=True)
         ]
         self.seconds = sum(verdict.seconds for verdict in judged.values())
-        self._verdicts.clear()
+        for task, program in zip(task_id, programs, strict=True):  # others may belong to the next batch
+            self._verdicts.pop((task, program), None)
         return [score.total for score in self.scores]
 
     def evaluate(self, task_id: str, completion: Completion) -> Future[Verdict]:
@@ -125,11 +127,13 @@ class CodeReward:
         return {"visible": task.visible_tests, "hidden": task.hidden_tests, "both": task.tests}[self._choice]
 
     def _verdict(self, task_id: str, program: str) -> Future[Verdict]:
+        """The verdict to come. `start` may be called from another thread than the reward itself."""
         key = (task_id, program)
-        if key not in self._verdicts:
+        future = self._verdicts.get(key)
+        if future is None:
             task = self._tasks[task_id]
-            self._verdicts[key] = self._submit(task, program, self._tests(task))
-        return self._verdicts[key]
+            future = self._verdicts[key] = self._submit(task, program, self._tests(task))
+        return future
 
     def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
         if program.strip():

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ascent.rollout.engine import Canary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ControlPlane(Protocol):
@@ -32,9 +37,39 @@ class ControlPlane(Protocol):
         ...
 
 
-class ServerCallError(RuntimeError):
-    """A call to a sampling server failed. `status` is the HTTP status, None when there was no answer at all."""
+class Delivered(Protocol):
+    """What became of one delivery."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The servers that did not get the weights, by their url, and why. All others have them, verified."""
+        ...
+
+
+class WeightDelivery(Protocol):
+    """Moves weights into servers and makes sure that they arrived. Made by `rollout.weights`."""
+
+    def deliver(
+        self,
+        replicas: Sequence[ControlPlane],
+        named_tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        canary: Canary | None,
+    ) -> Delivered:
+        """Give all `replicas` the same weights; returns when each has them, verified, or has failed.
+
+        The servers sample nothing in the meantime; the caller says `begin` before and `commit` after it. Names and
+        shapes are those of the Hugging Face checkpoint; `named_tensors` is iterated once. Raises WeightMismatchError
+        when a server's weights are not what was sent, WeightSyncError or ServerCallError when no server may be used.
+        """
+        ...
+
+
+class ServerCallError(RuntimeError):
+    """A call to a sampling server failed. `status` is the HTTP status, None when there was no whole answer; `code` is
+    the guard's reason, where it was the guard that refused."""
+
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code

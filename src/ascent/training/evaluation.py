@@ -109,6 +109,9 @@ def evaluate(
                     completion=str(greedy.texts[place]),
                 )
             )
+    else:  # takes part in what the others do to sample
+        trainer.sample([])
+        trainer.sample([])
     gathered: list[TaskResult] = gather_object(results)
     order = {task.id: place for place, task in enumerate(tasks)}
     return Evaluation(tuple(sorted(gathered, key=lambda result: order[result.task_id])))

@@ -15,6 +15,7 @@ from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.report.ending import show_ending
 from ascent.rewards.code import CodeReward, RewardWeights
+from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine, WeightSyncError
 from ascent.rollout.models import load_tokenizer, model_folder
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
@@ -79,21 +80,24 @@ def train(
     for note in tasks.notes:
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
-    with _open_sandbox(config) as sandbox:
+    with contextlib.ExitStack() as stack:
+        sandbox = stack.enter_context(_open_sandbox(config))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
         reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
-        say(f"loading the model{' and starting vLLM' if args.use_vllm else ''}")
         recorder = RunRecorder(run, args.process_index)
+        engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
+        say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
-            trainer = _trainer(config, args, folder, tokenizer, tasks, context, reward, recorder)
+            trainer = _trainer(config, args, folder, tokenizer, tasks, engine, reward, recorder)
+        if trainer.engine is not None:
+            stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
                 return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
-        finally:
-            if trainer.engine is not None:
-                trainer.engine.close()
+        except (EngineLostError, WeightSyncError) as error:
+            raise _stopped_by_engine(trainer, run, error) from error
 
 
 def _train(
@@ -143,6 +147,13 @@ def _train(
     return RunResult(recorder.run, False, before, after)
 
 
+def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
+    """Sampling can't go on: keep the last whole step and say so."""
+    step = trainer.save_last_step()
+    kept = f"Step {step} is kept. Once that is mended" if step else "Nothing was trained yet. Once that is mended"
+    return InputError(f"sampling ended after step {step}: {error}", f"{kept}: ascent train --resume {run.path}")
+
+
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     """GRPOConfig of the run: what the configuration gives, and Ascent's defaults where TRL's don't fit."""
     on_cpu = devices.kind() == "cpu"
@@ -178,22 +189,10 @@ def _trainer(
     folder: Path,
     tokenizer: Any,
     tasks: RunTasks,
-    context: int,
+    engine: EngineSettings | RolloutEngine | None,
     reward: CodeReward,
     recorder: RunRecorder,
 ) -> GRPOTrainer:
-    engine = None
-    if args.use_vllm and not args.plain:
-        engine = from_config(
-            config,
-            str(folder),
-            model_dtype=_model_dtype(args),
-            batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
-            longest_prompt=tasks.longest_prompt,
-            completion=_longest_completion(args),
-            context=context,
-            num_processes=args.world_size,
-        )
     peft_config = None
     if config.model.lora is not None:
         from peft import LoraConfig
@@ -208,9 +207,37 @@ def _trainer(
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,
+        staleness=config.rollout.staleness,
         recorder=recorder,
         run_name=recorder.run.path.name,
     )
+
+
+@contextlib.contextmanager
+def _engine(
+    config: RunConfig, args: GRPOConfig, run: RunDirectory, folder: Path, tasks: RunTasks, context: int
+) -> Iterator[EngineSettings | RolloutEngine | None]:
+    """How vLLM is built, or the servers that sample; None where it isn't used, or by TRL."""
+    if not args.use_vllm or args.plain:
+        yield None
+        return
+    settings = from_config(
+        config,
+        str(folder),
+        model_dtype=_model_dtype(args),
+        batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        longest_prompt=tasks.longest_prompt,
+        completion=_longest_completion(args),
+        context=context,
+        num_processes=args.world_size,
+    )
+    if config.rollout.mode == "colocate":
+        yield settings
+        return
+    from ascent.training.serving import serving
+
+    with serving(config, settings, run, rank=args.process_index, processes=args.world_size) as engine:
+        yield engine
 
 
 def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:

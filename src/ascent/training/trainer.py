@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from trl.generation.vllm_generation import VLLMGeneration
-from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
@@ -30,11 +28,16 @@ from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
+from ascent.training import ahead_file
 from ascent.training.arguments import GRPOConfig
 from ascent.training.batch_record import BatchRecord, none_if_nan
+from ascent.training.canary import canary_sequences, measure
 from ascent.training.clock import Phase, StepClock
+from ascent.training.engines import ParameterWalk, context, standing_servers, transformers_engine, vllm_engine
+from ascent.training.lookahead import Lookahead
 from ascent.training.recording import Recorder, StepRecord
 from ascent.training.requests import LocalGroup, group_requests
+from ascent.training.sampler import Arrival, Policy, Sampler
 from ascent.types import Completion, Sampling
 
 _TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
@@ -43,8 +46,10 @@ _TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
 class GRPOTrainer(TRLTrainer):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
-    Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
-    `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain` everything is TRL's.
+    Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`), or
+    is an engine that samples elsewhere (`ascent.connect`); with one, and `staleness` 1, the next generation is sampled
+    while this one trains. `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain`
+    everything is TRL's.
     """
 
     args: TRLConfig
@@ -57,16 +62,20 @@ class GRPOTrainer(TRLTrainer):
         reward_funcs: Any = None,
         args: TRLConfig | None = None,
         *positional: Any,
-        engine: EngineSettings | None = None,
+        engine: EngineSettings | RolloutEngine | None = None,
+        staleness: int = 0,
         recorder: Recorder | None = None,
         run_name: str = "run",
         **keywords: Any,
     ) -> None:
-        """Raises InputError for what only TRL's own path can do: server mode, tools, rollout functions."""
+        """Raises InputError for what only TRL's own path can do: tools, environments, rollout functions."""
         args = copy.copy(args) if args is not None else GRPOConfig("grpo")
         self._plain = bool(getattr(args, "plain", False))
         self._recorder, self._run_name = recorder, run_name
         wants_vllm = engine is not None or args.use_vllm
+        if engine is None and not self._plain and wants_vllm and args.vllm_mode == "server":
+            engine = standing_servers(args)
+        standing = engine if engine is not None and not isinstance(engine, EngineSettings) else None
         if not self._plain:
             _refuse_what_only_trl_can(args, keywords)
             args.use_vllm = False  # TRL must not build an engine of its own
@@ -84,12 +93,19 @@ class GRPOTrainer(TRLTrainer):
         self._seen: dict[str, int] = {}
         self._reward_seconds = 0.0
         self._sampled_since_step = False
+        self._resume_point = RunState(generation=0, micro_step=0, step=0)
+        self._looks_ahead = staleness > 0 and not self._plain
+        self._lookahead: Lookahead | None = None
         self.engine: RolloutEngine | None = None
+        self._served = standing is not None
+        self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         if not self._plain:
-            self._last_loaded_step = -1
             self.use_vllm = self.args.use_vllm = wants_vllm  # from here on: importance sampling correction
-            self._parameters = _ParameterWalk(self.model, self.accelerator, self.processing_class)
-            self.engine = self._vllm_engine(engine) if wants_vllm else self._transformers_engine()
+            if isinstance(engine, EngineSettings) or engine is None:
+                self.engine = vllm_engine(self, engine) if wants_vllm else transformers_engine(self)
+            else:
+                self.engine = engine
+            self._sampler = Sampler(self.engine, self._policy(), self._clock)
             self.accelerator.wait_for_everyone()
 
     @property
@@ -134,56 +150,91 @@ class GRPOTrainer(TRLTrainer):
         if images is not None:
             raise InputError("images in prompts: not available with Ascent's engine in this version", _TAKE_PLAIN)
         assert self._batch is not None
-        self.sync_engine()
-        self._batch.groups = group_requests(
-            prompt_ids,
-            num_generations,
-            self.sampling(),
-            label=self._batch.label,
-            rank=self.accelerator.process_index,
-            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", True) else None,
-        )
         rows = self._batch.rows
-        self._batch.completions = self.sample(
-            self._batch.groups, lambda place, text: self._start_reward(rows[place], text)
-        )
-        completions = self._batch.completions
+        self._batch.groups = self._groups(prompt_ids, num_generations, self._batch.label)
+        self._batch.completions = completions = self.sample(self._batch.groups, self._reward_of(rows))
+        if self.model.training:
+            staleness = [self.state.global_step - completion.weight_version for completion in completions]
+            self._metrics["train"]["rollout/staleness"].append(sum(staleness) / len(staleness))
+            self._metrics["train"]["rollout/dropped_completions"].append(float(self._sampler.take_dropped()))
+            if self._looks_ahead:
+                self._sample_ahead(rows, num_generations)
         logps = [list(completion.logps) for completion in completions] if self.use_vllm else None
         return [list(completion.token_ids) for completion in completions], logps
 
     def sync_engine(self) -> None:
         """Move the current weights into the engine, unless it has them. Collective over all processes."""
-        assert self.engine is not None
-        if self.state.global_step != self._last_loaded_step:
-            with self._clock.phase("sync"):
-                self.engine.update_weights(self._parameters.named_tensors(), version=self.state.global_step)
-            self._last_loaded_step = self.state.global_step
+        self._sampler.sync()
 
-    def sample(
-        self, groups: Sequence[LocalGroup], finished: Callable[[int, Any], None] = lambda place, text: None
-    ) -> list[Completion]:
-        """Sample all groups; `finished(place, text)` is called as each completion ends. In order of their places."""
-        assert self.engine is not None
-        places = {group.request.group_id: group.first for group in groups}
-        total = sum(group.request.n for group in groups)
-        sampled: dict[int, Completion] = {}
-        with self._clock.phase("generate"):
-            self.engine.submit([group.request for group in groups])
-            while len(sampled) < total:
-                for completion in self.engine.poll():
-                    place = places[completion.group_id] + completion.index
-                    sampled[place] = completion
-                    finished(place, self._tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-                    if self._recorder is not None:
-                        self._recorder.sampled(len(sampled), total)
+    def sample(self, groups: Sequence[LocalGroup], finished: Arrival = lambda place, text: None) -> list[Completion]:
+        """Sample all groups; `finished(place, text)` is called as each completion ends. In order of their places.
+
+        Collective where the engine is served.
+        """
         self._sampled_since_step = True
-        return [sampled[place] for place in range(total)]
+        return self._sampler.sample(groups, finished)
+
+    def _policy(self) -> Policy:
+        decoder = copy.deepcopy(self._tokenizer)  # a tokenizer serves one thread at a time
+        canary = None
+        if self._served:
+            rows: Any = self.train_dataset
+            sequences = canary_sequences(self._prompt_ids(rows[place] for place in range(min(8, len(rows)))))
+            canary = lambda: measure(self.model, sequences, self.accelerator.device)  # noqa: E731 - the model may be wrapped later
+        return Policy(
+            version=lambda: self.state.global_step,
+            named_tensors=ParameterWalk(self.model, self.accelerator, self.processing_class).named_tensors,
+            canary=canary,
+            worst=self._worst,
+            decode=lambda token_ids: decoder.decode(token_ids, skip_special_tokens=True),
+            sampled=self._recorder.sampled if self._recorder is not None else lambda done, total: None,
+        )
+
+    def _groups(self, prompt_ids: Any, num_generations: int, label: str) -> list[LocalGroup]:
+        return group_requests(
+            prompt_ids,
+            num_generations,
+            self.sampling(),
+            label=label,
+            rank=self.accelerator.process_index,
+            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", True) else None,
+        )
+
+    def _sample_ahead(self, rows: Sequence[dict[str, Any]], num_generations: int) -> None:
+        """Begin to sample the next generation of this epoch, if there is one to be trained on."""
+        distance = self._generate_every - self._step % self._generate_every
+        last = self.state.max_steps * self.args.gradient_accumulation_steps
+        if self._lookahead is None or self._step + distance >= last:
+            return
+        following = self._lookahead.after(rows, distance)
+        if following is not None:
+            groups = self._groups(self._prompt_ids(following), num_generations, str(self._generation + 1))
+            self._sampler.sample_ahead(groups, self._reward_of(following))
+
+    def _prompt_ids(self, rows: Iterable[dict[str, Any]]) -> list[list[int]]:
+        prompt_ids: list[list[int]] = self._tokenize_prompts([row["prompt"] for row in rows])[0]
+        return prompt_ids
+
+    def _worst(self, number: int) -> int:
+        """The largest of a number over all processes. Collective where the engine is served."""
+        if not self._served or self.accelerator.num_processes == 1:
+            return number
+        ours = torch.tensor([number], device=self.accelerator.device)
+        return int(self.accelerator.gather(ours).max())
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """See Trainer. With staleness, the batches of the next generation are fetched with this one's."""
+        if self._looks_ahead:
+            if self._lookahead is None or self._lookahead.batches is not epoch_iterator:
+                self._lookahead = Lookahead(epoch_iterator, self._generate_every)
+            epoch_iterator = iter(self._lookahead.take(num_batches))
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The sampling settings of `args`."""
         extra: Any = self.args.generation_kwargs or {}
         return Sampling(
-            max_tokens=int(self.max_completion_length or self._context()),
+            max_tokens=int(self.max_completion_length or context(self.model)),
             temperature=0.0 if greedy else self.temperature,
             top_p=1.0 if greedy else self.top_p,
             top_k=0 if greedy else self.top_k,
@@ -200,6 +251,9 @@ class GRPOTrainer(TRLTrainer):
             self._recorder.generation(generation, records, evaluation=True)
 
     # ---- rewards and log-probabilities --------------------------------------------------------------------------
+
+    def _reward_of(self, rows: Sequence[dict[str, Any]]) -> Arrival:
+        return lambda place, text: self._start_reward(rows[place], text)
 
     def _start_reward(self, row: dict[str, Any], text: str) -> None:
         for reward in self._code_rewards():
@@ -260,6 +314,7 @@ class GRPOTrainer(TRLTrainer):
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **keywords: Any) -> None:
         if self.state.global_step != self._recorded_step:
             self._recorded_step = self.state.global_step
+            self._resume_point = RunState(self._generation, self._step, self.state.global_step)
             self._finish_step(grad_norm)
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
         self._seen = {name: len(values) for name, values in self._metrics["train"].items()}
@@ -300,11 +355,22 @@ class GRPOTrainer(TRLTrainer):
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        if self._looks_ahead and (ahead := self._sampler.land_ahead()):
+            ahead_file.save(folder, self.accelerator.process_index, ahead)
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            state = RunState(generation=self._generation, micro_step=self._step, step=self.state.global_step)
-            write_json(folder / STATE_FILE, asdict(state))  # last: it says that the checkpoint is complete
+            write_json(folder / STATE_FILE, asdict(self._resume_point))  # last: it says that the checkpoint is complete
+
+    def save_last_step(self) -> int:
+        """Write a checkpoint of the last whole step, in the middle of one that can't be finished; its number (0: there
+        is none). Collective."""
+        if not self._plain:
+            self._sampler.forget_ahead()
+        if self.state.global_step > 0:
+            self._save_checkpoint(self.model, trial=None)
+        return self.state.global_step
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         accept_cpu_index()
@@ -312,51 +378,13 @@ class GRPOTrainer(TRLTrainer):
         if checkpoint is not None and (Path(checkpoint) / STATE_FILE).is_file():
             state = read_state(Path(checkpoint))
             self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
-
-    # ---- engines ------------------------------------------------------------------------------------------------
-
-    def _vllm_engine(self, settings: EngineSettings | None) -> RolloutEngine:
-        from ascent.rollout.local import LocalEngine
-        from ascent.training.engine_settings import from_arguments
-
-        return LocalEngine(settings or from_arguments(self.args, self.model, self.accelerator.num_processes))
-
-    def _transformers_engine(self) -> RolloutEngine:
-        from ascent.rollout.transformers_engine import TransformersEngine
-
-        checkpointing: Any = self.args.gradient_checkpointing_kwargs
-        return TransformersEngine(
-            lambda: unwrap_model_for_generation(
-                self.model_wrapped,
-                self.accelerator,
-                gather_deepspeed3_params=self.args.ds3_gather_for_generation,
-                generation_kwargs=self.generation_kwargs,
-                gradient_checkpointing_kwargs=checkpointing,
-            ),
-            eos_token_ids=self.eos_token_ids,
-            pad_token_id=self._tokenizer.pad_token_id,
-            bos_token_id=self._tokenizer.bos_token_id,
-            max_model_len=self._context(),
-        )
-
-    def _context(self) -> int:
-        return int(self.model.config.get_text_config().max_position_embeddings)
-
-
-class _ParameterWalk(VLLMGeneration):
-    """TRL's walk over a model's full parameters (PEFT merged, FSDP and ZeRO gathered), without its engine."""
-
-    def _init_vllm(self) -> None: ...
-
-    def named_tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """(checkpoint name, full tensor) of every parameter. Collective: every process must iterate to the end."""
-        return self._iter_named_params()
+            self._resume_point = state
+            if not self._plain:
+                self._sampler.keep(ahead_file.load(Path(checkpoint), self.accelerator.process_index))
 
 
 def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None:
     only_plain = [name for name in ("tools", "rollout_func", "environment_factory") if keywords.get(name)]
-    if args.use_vllm and args.vllm_mode == "server":
-        only_plain.append('vllm_mode="server"')
     if args.use_transformers_continuous_batching:
         only_plain.append("use_transformers_continuous_batching")
     if only_plain:

@@ -196,6 +196,8 @@ def device_files(environment: Environment, purpose: Purpose) -> Iterator[Finding
     if environment.origin != "machine" or not host.device_nodes:
         return
     missing = [f"/dev/{node}" for node in _NODES if node not in host.device_nodes]
+    if all(node in _NODES for node in host.device_nodes):
+        missing.append("/dev/davinciN (no card at all)")
     if missing:
         yield found(
             "A209",
@@ -219,7 +221,7 @@ def mounts(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     if environment.origin != "machine" or not host.device_nodes:
         return
     if host.missing_mounts:
-        yield found("A210", "warning", f"missing here: {', '.join(host.missing_mounts)}")
+        yield found("A210", "warning", f"missing or empty here: {', '.join(host.missing_mounts)}")
     else:
         yield found("A210", "ok", "the driver's files are there")
 

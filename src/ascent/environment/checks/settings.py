@@ -54,7 +54,7 @@ def visible_devices(environment: Environment, purpose: Purpose) -> Iterator[Find
     mask = environment.variables.get("ASCEND_RT_VISIBLE_DEVICES")
     if mask is None:
         return
-    count = len(environment.npu.devices)
+    count = len(environment.npu.devices) or _cards(environment)
     good, bad = masked_by(mask, count or 1 << 20)
     evidence = [f"ASCEND_RT_VISIBLE_DEVICES={mask}", f"{count} devices in the enumeration"]
     if not good and not bad:
@@ -76,6 +76,12 @@ def visible_devices(environment: Environment, purpose: Purpose) -> Iterator[Find
         yield found("A503", "error", "ASCEND_RT_VISIBLE_DEVICES names a device twice", evidence=evidence[:1])
     elif count:
         yield found("A503", "ok", f"ASCEND_RT_VISIBLE_DEVICES={mask} names devices that exist")
+
+
+def _cards(environment: Environment) -> int:
+    """Cards by their device files, for where npu-smi doesn't answer."""
+    nodes = environment.host.device_nodes
+    return sum(node.removeprefix("davinci").isdigit() for node in nodes)
 
 
 def shared_devices(environment: Environment, purpose: Purpose) -> Iterator[Finding]:

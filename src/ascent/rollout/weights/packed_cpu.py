@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ascent.rollout.weights import tied_head
 from ascent.rollout.weights.in_place import InPlaceWeights, load_all
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class CpuWeights:
 
     def load(self, model: Any, model_config: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         """See the contract in `in_place`."""
-        if all(parameter.numel() for parameter in model.parameters()):  # a platform that packs nothing
+        if not tied_head.is_packed(model):
             InPlaceWeights().load(model, model_config, named_tensors)
             return
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
@@ -30,6 +31,4 @@ class CpuWeights:
         initialize_layerwise_reload(model)
         load_all(model, named_tensors)
         finalize_layerwise_reload(model, model_config)
-        head = getattr(model, "lm_head", None)
-        if head is not None and getattr(head, "quant_method", None) is not None:
-            head.quant_method.process_weights_after_loading(head)
+        tied_head.pack_again(model)

@@ -1,0 +1,83 @@
+"""Where a service is and what opens it: all that a trainer needs to use one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ascent.errors import InputError
+from ascent.rollout.service import record
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """`folder` is the service's own on this machine; None for one on another machine, of which only its servers are
+    known. `transport` (vLLM's name of it) and `dtype` are None where they are unknown."""
+
+    name: str
+    urls: tuple[str, ...]
+    token: str = field(repr=False)
+    folder: Path | None = None
+    model: str | None = None
+    transport: str | None = None
+    dtype: str | None = None
+
+
+def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
+    """The address of a service on this machine."""
+    urls = tuple(replica.url for replica in found.replicas)
+    dtype = found.settings["engine"]["dtype"]
+    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype)
+
+
+def find_service(name: str) -> ServiceAddress:
+    """The service of this name on this machine. Raises InputError when there is none that lives."""
+    folder = record.services_folder() / name
+    found = record.read(folder)
+    if found is None or not found.alive():
+        names = [each.name for _, each in record.read_all() if each is not None and each.alive()]
+        raise InputError(
+            f"no service named {name!r} is running on this machine",
+            f"Running: {', '.join(names)}" if names else "Start one: ascent serve MODEL",
+        )
+    if found.state == "failed":
+        raise InputError(f"service {name} has failed: {found.why}", f"Its logs: {_logs(found)}")
+    return from_record(folder, found)
+
+
+def find_by_urls(urls: Sequence[str]) -> ServiceAddress | None:
+    """The service of this machine that has these servers; None when there is none."""
+    wanted = {url.rstrip("/").replace("://localhost:", "://127.0.0.1:") for url in urls}
+    for folder, found in record.read_all():
+        if found is not None and found.alive() and wanted == {replica.url for replica in found.replicas}:
+            return from_record(folder, found)
+    return None
+
+
+def remote_service(urls: Sequence[str], token: str) -> ServiceAddress:
+    """A service on another machine, from its servers' URLs and its API key."""
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise InputError(f"server {url!r}: expected a URL such as http://10.0.0.5:8000")
+    if not urls or not token:
+        raise InputError("a service on another machine needs the URLs of its servers and its API key")
+    return ServiceAddress(name=urls[0], urls=tuple(url.rstrip("/") for url in urls), token=token)
+
+
+def lost(address: ServiceAddress) -> str | None:
+    """Why a service on this machine won't come back by itself; None while it may."""
+    if address.folder is None:
+        return None
+    found = record.read(address.folder)
+    if found is None:
+        return f"service {address.name} was stopped"
+    if found.state == "failed":
+        return f"service {address.name} failed: {found.why}. Its logs: {_logs(found)}"
+    if not found.alive():
+        return f"the supervisor of service {address.name} (process {found.pid}) is gone. Its logs: {_logs(found)}"
+    return None
+
+
+def _logs(found: record.ServiceRecord) -> str:
+    return ", ".join(replica.log for replica in found.replicas)

@@ -1,0 +1,140 @@
+"""`ascent serve MODEL`: from what the user gives to a service that runs until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ascent import devices
+from ascent.devices import Kind
+from ascent.errors import InputError
+from ascent.rollout.engine import EngineSettings
+from ascent.rollout.models import model_folder
+from ascent.rollout.platform import engine_kind, installed_vllm
+from ascent.rollout.service.address import ServiceAddress
+from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
+from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
+from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.choice import choose
+
+_CPU_KV_CACHE_MB = 512
+
+
+def settings(args: argparse.Namespace) -> ServiceSettings:
+    """What the arguments ask for: eager on CPU and NPU, float32 on CPU, the model's own context. Raises InputError for
+    what isn't a usable model and for arguments that don't fit together."""
+    folder, kind = model_folder(args.model), engine_kind()
+    kv_cache_mb = args.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
+    engine = EngineSettings(
+        model=str(folder.absolute()),
+        dtype=args.dtype or ("float32" if kind == "cpu" else "bfloat16"),
+        max_model_len=args.max_model_len or _context(folder),
+        max_num_seqs=args.max_num_seqs,
+        enforce_eager=kind != "cuda" if args.eager is None else args.eager,
+        engine_share=args.engine_share,
+        kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 2**20,
+        trust_remote_code=args.trust_remote_code,
+    )
+    wanted = ServiceSettings(
+        engine,
+        kind,
+        replicas=args.replicas,
+        tensor_parallel=args.tensor_parallel,
+        devices=() if kind == "cpu" else _devices(args),
+        transport=_backend(args, kind),
+        worker_extension=WORKER_EXTENSION,
+        host=args.host,
+        port=args.port,
+        max_restarts=args.max_restarts,
+        extra_arguments=tuple(args.vllm),
+    )
+    check(wanted, _api_key(args))
+    return wanted
+
+
+def _backend(args: argparse.Namespace, kind: Kind) -> str:
+    """vLLM's name of the transport of weights."""
+    if args.transport != "auto":
+        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+    same_host = is_loopback(args.host)
+    choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
+    _say(f"weights come by {choice.backend}: {choice.reason}")
+    return choice.backend
+
+
+def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable[[str], str]) -> int:
+    """Serve until SIGINT or SIGTERM (0), or until every server failed (2). `explain` finds the cause in a log."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    name = args.name or _default_name(args.model)
+    try:
+        with running_service(settings, name=name, log_folder=args.logs, api_key=_api_key(args)) as address:
+            _say(_welcome(address, settings))
+            why, log_text = wait_until_it_ends(address)
+    except ServiceStartError as error:
+        why, log_text = str(error), error.log_text
+    except KeyboardInterrupt:
+        why = log_text = ""
+    if not why:
+        _say(f"service {name} stopped")
+        return 0
+    if log_text:
+        _say(f"the end of its log:\n{log_text}\n")
+    _say(f"error: service {name}: {why}")
+    if known := explain(log_text):
+        _say(f"\n{known}")
+    return 2
+
+
+def _api_key(args: argparse.Namespace) -> str | None:
+    return args.api_key or os.environ.get("ASCENT_API_KEY") or None
+
+
+def _devices(args: argparse.Namespace) -> tuple[int, ...]:
+    needed = args.replicas * args.tensor_parallel
+    if args.devices is None:
+        if needed > devices.count():
+            raise InputError(
+                f"--replicas {args.replicas} -tp {args.tensor_parallel}: needs {needed} devices, "
+                f"{devices.count()} are visible"
+            )
+        return tuple(range(needed))
+    try:
+        return tuple(int(index) for index in args.devices.split(","))
+    except ValueError:
+        raise InputError(f"--devices {args.devices}: expected numbers with commas between, such as 0,1") from None
+
+
+def _default_name(model: str) -> str:
+    """A service's name from its model's: letters, digits, '-', '_' and '.'."""
+    last = Path(model.rstrip("/")).name or "model"
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in last).lstrip(".") or "model"
+
+
+def _context(folder: Path) -> int:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    context = (config.get("text_config") or config).get("max_position_embeddings")
+    if not isinstance(context, int):
+        raise InputError(f"{folder}/config.json doesn't say how long the model's context is", "Give --max-model-len.")
+    return context
+
+
+def _welcome(address: ServiceAddress, settings: ServiceSettings) -> str:
+    lines = [f"service {address.name} serves {address.model}", *(f"  {url}" for url in address.urls)]
+    where = "on this machine" if settings.loopback else "here, or from another machine by these URLs and the API key"
+    lines.append(f"train with it {where}; ascent serve --status shows it, ascent serve --stop {address.name} ends it")
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

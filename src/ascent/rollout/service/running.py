@@ -1,0 +1,128 @@
+"""Starts a service as processes of their own, and stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascent.errors import InputError
+from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.service import record
+from ascent.rollout.service.address import ServiceAddress, from_record
+from ascent.rollout.service.processes import start_ticks
+from ascent.rollout.service.server_process import log_tail
+from ascent.rollout.service.settings import ServiceSettings, check
+
+_STOP_SECONDS = 40.0
+
+
+class ServiceStartError(RuntimeError):
+    """A service did not start. `log_text` is the end of the log of the server concerned."""
+
+    def __init__(self, message: str, log_text: str = "") -> None:
+        super().__init__(message)
+        self.log_text = log_text
+
+
+@contextlib.contextmanager
+def running_service(
+    settings: ServiceSettings, *, name: str, log_folder: Path | None = None, api_key: str | None = None
+) -> Iterator[ServiceAddress]:
+    """Start a service, wait until every server serves, and stop it at the end of the block.
+
+    Its supervisor is a process of its own and ends when this process ends, however that happens. Progress is told on
+    standard error; logs go to `log_folder/replica-N.log` (default: `logs_folder()/NAME`), those of the last time to
+    `replica-N.log.1`. The record of a service that served and failed stays, for its clients. Raises InputError for
+    settings that can't be served and ServiceStartError when a server doesn't start.
+    """
+    check(settings, api_key)
+    if settings.device_kind == "cpu":
+        check_cpu_engine()
+    folder = record.claim(name)
+    token = api_key or secrets.token_hex(24)
+    record.write_private(folder / record.TOKEN, token + "\n")
+    log_folder = log_folder or logs_folder() / name
+    log_folder.mkdir(parents=True, exist_ok=True)
+    for log in log_folder.glob("replica-*.log"):
+        log.rename(f"{log}.1")
+    owner = {"pid": os.getpid(), "started": start_ticks(os.getpid())}
+    told = {"settings": settings.to_json(), "log_folder": str(log_folder.absolute()), "owner": owner}
+    record.write_private(folder / record.SETTINGS, json.dumps(told))
+    command = [sys.executable, "-m", "ascent.rollout.service.supervisor", str(folder)]
+    supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    served = False
+    try:
+        address = _wait_until_ready(supervisor, folder)
+        served = True
+        yield address
+    finally:
+        _stop(supervisor)
+        if not served:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def logs_folder() -> Path:
+    """Where the logs of standing services are kept, one folder for each name."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ascent" / "serve"
+
+
+def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
+    """Return when a service of this machine was stopped (empty) or failed: why, and the end of the log concerned."""
+    assert address.folder is not None
+    while (found := record.read(address.folder)) is not None and found.alive():
+        time.sleep(0.3)
+    if found is None:
+        return "", ""
+    failed = [replica for replica in found.replicas if replica.state == "failed"]
+    if not failed:
+        return f"its supervisor (process {found.pid}) is gone", ""
+    return f"{failed[0].why}\n  log: {failed[0].log}", log_tail(Path(failed[0].log))
+
+
+def stop_service(name: str) -> None:
+    """Stop a service of this machine, whoever started it. Raises InputError when there is none of this name."""
+    folder = record.services_folder() / name
+    found = record.read(folder)
+    if found is None:
+        raise InputError(f"no service named {name!r} on this machine", "ascent serve --status lists them.")
+    if found.alive():
+        os.kill(found.pid, signal.SIGTERM)
+        until = time.monotonic() + _STOP_SECONDS
+        while found.alive():
+            if time.monotonic() > until:
+                raise InputError(f"service {name} (process {found.pid}) does not stop", f"Insist: kill -9 {found.pid}")
+            time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_ready(supervisor: subprocess.Popen[bytes], folder: Path) -> ServiceAddress:
+    while True:
+        found = record.read(folder)
+        failed = [replica for replica in found.replicas if replica.state == "failed"] if found else []
+        if failed:
+            log = failed[0].log
+            raise ServiceStartError(f"the server did not start: {failed[0].why}\n  log: {log}", log_tail(Path(log)))
+        if found is not None and found.state == "ready":
+            return from_record(folder, found)
+        if supervisor.poll() is not None:
+            raise ServiceStartError(f"the service's supervisor ended with code {supervisor.returncode}")
+        time.sleep(0.2)
+
+
+def _stop(supervisor: subprocess.Popen[bytes]) -> None:
+    assert supervisor.stdin is not None
+    supervisor.stdin.close()
+    try:
+        supervisor.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()  # its keeper ends the servers
+        supervisor.wait()

@@ -1,0 +1,58 @@
+"""The one place that turns EngineSettings into vLLM's arguments, for an engine in process and for a server alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ascent.rollout.engine import EngineSettings
+from ascent.types import Sampling
+
+
+def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
+    """Keyword arguments of vLLM's `EngineArgs`; None stands for vLLM's own default."""
+    return {
+        "model": settings.model,
+        "dtype": settings.dtype,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": max(settings.max_num_batched_tokens, settings.max_model_len),
+        "enable_prefix_caching": settings.prefix_caching,
+        "enforce_eager": settings.enforce_eager,
+        "gpu_memory_utilization": settings.engine_share,
+        "kv_cache_memory_bytes": settings.kv_cache_bytes,
+        "trust_remote_code": settings.trust_remote_code,
+        "logprobs_mode": "processed_logprobs",  # after temperature, as the trainer computes them
+        "generation_config": "vllm",  # sampling is given with each request, never taken from the checkpoint
+    }
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """The same arguments as options of vLLM's server."""
+    options: list[str] = []
+    for name, value in arguments.items():
+        option = name.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            options.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            options += [f"--{option}", str(value)]
+    return options
+
+
+def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
+    """Keyword arguments of vLLM's `SamplingParams` for one completion with its sampled tokens' log-probabilities."""
+    return {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "seed": seed,
+        "logprobs": 0,  # the sampled token's own
+        "detokenize": False,
+        **dict(sampling.extra),
+    }

@@ -1,0 +1,236 @@
+"""Which transport is chosen, what the API generations are, how weights are cut, and what is refused; no engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascent.errors import InputError
+from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.weights.canary import CanaryJudge
+from ascent.rollout.weights.choice import BACKENDS, choose, transport
+from ascent.rollout.weights.generations import generation
+from ascent.rollout.weights.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
+
+SHARED = {"same_host": True, "shares_device": True}
+APART = {"same_host": True, "shares_device": False}
+ELSEWHERE = {"same_host": False, "shares_device": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "place", "more", "backend"),
+    [
+        ("cpu", "0.31.0", APART, {}, "ascent_shm"),
+        ("cpu", "0.23.0", SHARED, {}, "ascent_shm"),
+        ("npu", "0.23.0", APART, {}, "hccl"),
+        ("npu", "0.23.0", ELSEWHERE, {}, "hccl"),
+        ("npu", "0.23.0.post1", SHARED, {}, "ascent_shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True}, "npu_ipc"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "ascent_shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "ascent_shm"),
+        ("npu", "0.29.0", APART, {}, "ascent_shm"),
+        ("cuda", "0.31.0", APART, {}, "nccl"),
+        ("cuda", "0.31.0", ELSEWHERE, {}, "nccl"),
+        ("cuda", "0.31.0", SHARED, {}, "ascent_shm"),
+        ("cuda", "0.31.0", SHARED, {"allows_pickled_handles": True}, "ipc"),
+    ],
+)
+def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, backend: str) -> None:
+    chosen = choose(kind, vllm_version=version, **place, **more)
+    assert chosen.backend == backend
+    assert len(chosen.reason) > 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "shares"), [("cpu", "0.31.0", False), ("npu", "0.23.0", True), ("npu", "0.29.0", False)]
+)
+def test_no_way_to_another_machine_is_said(kind: str, version: str, shares: bool) -> None:
+    with pytest.raises(InputError, match="can't reach servers on another machine"):
+        choose(kind, vllm_version=version, same_host=False, shares_device=shares)
+
+
+def test_every_backend_has_a_sender_and_others_are_refused() -> None:
+    for backend in BACKENDS:
+        assert transport(backend, "bfloat16", "cpu").backend == backend
+    with pytest.raises(InputError, match="unknown transport 'carrier_pigeon'"):
+        transport("carrier_pigeon", "bfloat16", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("version", "start", "finish", "stateful", "reports"),
+    [
+        ("0.23.0", {"is_checkpoint_format": True}, {}, False, False),
+        ("0.23.0.post1", {"is_checkpoint_format": True}, {}, False, False),
+        ("0.24.1", {"is_checkpoint_format": True}, {}, False, False),
+        ("0.25.1", {}, {}, False, False),
+        ("0.26.0", {}, {}, False, True),
+        ("0.27.1", {}, {"weight_version": "7"}, False, True),
+        ("0.28.0", {}, {"weight_version": "7"}, True, True),
+        ("0.31.0+cpu", {}, {"weight_version": "7"}, True, True),
+        ("1.0.0.dev3", {}, {"weight_version": "7"}, True, True),
+    ],
+)
+def test_generations(version: str, start: Any, finish: Any, stateful: bool, reports: bool) -> None:
+    made = generation(version)
+    assert made.start_body() == start
+    assert made.finish_body(7) == finish
+    assert made.stateful_trainer is stateful
+    assert made.reports_cache_reset is reports
+
+
+@pytest.mark.parametrize(
+    ("version", "message"), [("0.21.0", "from 0.22 on"), ("", "not a version"), ("x", "not a ver")]
+)
+def test_unknown_generations_are_refused(version: str, message: str) -> None:
+    with pytest.raises(WeightSyncError, match=message):
+        generation(version)
+
+
+GOOD = {"name": "w", "dtype": "float32", "shape": [4, 4], "offset": 0}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([], "a list that is not empty"),
+        ("w", "a list that is not empty"),
+        ({"w": GOOD}, "a list that is not empty"),
+        ([["w", "float32", [4], 0]], "exactly name, dtype, shape and offset"),
+        ([{**GOOD, "loader": "os.system"}], "exactly name, dtype, shape and offset"),
+        ([{**GOOD, "name": ""}], "must be text"),
+        ([{**GOOD, "name": "w" * 5000}], "must be text"),
+        ([{**GOOD, "name": 3}], "must be text"),
+        ([{**GOOD, "dtype": "load"}], "unknown dtype 'load'"),
+        ([{**GOOD, "dtype": ["float32"]}], "unknown dtype"),
+        ([{**GOOD, "shape": [-1, 4]}], "at most 8 sizes"),
+        ([{**GOOD, "shape": [1.5]}], "at most 8 sizes"),
+        ([{**GOOD, "shape": [True]}], "at most 8 sizes"),
+        ([{**GOOD, "shape": [1] * 9}], "at most 8 sizes"),
+        ([{**GOOD, "shape": [2**47, 2**47]}], "ends at byte"),
+        ([{**GOOD, "shape": [2**60]}], "at most 8 sizes"),
+        ([{**GOOD, "offset": -64}], "count of bytes"),
+        ([{**GOOD, "offset": 1}], "overlaps another tensor or is not aligned"),
+        ([{**GOOD, "offset": 4096}], "ends at byte 4160 of a segment of 4096"),
+        ([{**GOOD, "shape": [1025]}], "ends at byte 4100 of a segment of 4096"),
+        ([GOOD, {**GOOD, "name": "v"}], "overlaps another tensor"),
+        ([GOOD, {**GOOD, "offset": 64}], "named twice"),
+    ],
+)
+def test_hostile_chunks_are_refused(tensors: Any, message: str) -> None:
+    with pytest.raises(SegmentError, match=message):
+        parse_slots(tensors, 4096)
+
+
+def test_chunks_that_fit_are_read() -> None:
+    described = [GOOD, {"name": "v", "dtype": "bfloat16", "shape": [], "offset": 64}]
+    assert parse_slots(described, 66) == [Slot("w", "float32", (4, 4), 0), Slot("v", "bfloat16", (), 64)]
+
+
+@pytest.mark.torch
+def test_segments_are_private_and_gone_after_use() -> None:
+    import torch
+
+    segment = Segment(1 << 16)
+    path = Path("/dev/shm") / segment.name
+    try:
+        assert path.stat().st_mode & 0o777 == 0o600
+        slot = Slot("w", "bfloat16", (3, 5), 128)
+        segment.tensor(slot).copy_(torch.arange(15).view(3, 5))
+        opened = OpenedSegment(segment.name)
+        received = opened.tensor(slot)
+        assert torch.equal(received, torch.arange(15).view(3, 5).bfloat16())
+        received.zero_()
+        assert segment.tensor(slot).any(), "a reader can't change the trainer's memory"
+        os.chmod(path, 0o644)
+        with pytest.raises(SegmentError, match="not a private file of this user"):
+            OpenedSegment(segment.name)
+    finally:
+        segment.close()
+    assert not path.exists()
+    segment.close()
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "ascent-weights-", "ascent-weights-" + "g" * 32, "../x", None, 3])
+def test_only_segments_are_opened(name: Any) -> None:
+    with pytest.raises(SegmentError, match="not the name of a segment"):
+        OpenedSegment(name)
+
+
+def test_links_are_not_followed() -> None:
+    link = Path("/dev/shm") / ("ascent-weights-" + "a" * 32)
+    link.symlink_to("/etc/passwd")
+    try:
+        with pytest.raises(SegmentError, match="can't be opened"):
+            OpenedSegment(link.name)
+    finally:
+        link.unlink()
+
+
+def test_no_room_is_said_with_what_to_do() -> None:
+    free = os.statvfs("/dev/shm")
+    with pytest.raises(SegmentError, match=r"/dev/shm has \d+ MiB free.*--shm-size"):
+        Segment(free.f_bavail * free.f_frsize + 2**30)
+    assert not [path for path in Path("/dev/shm").glob("ascent-weights-*") if path.stat().st_size > 2**30]
+
+
+def test_a_living_trainers_segment_is_left_alone() -> None:
+    from ascent.rollout.weights.shared_memory import remove_stale
+
+    code = (
+        "from ascent.rollout.weights.shared_memory import Segment\n"
+        "import sys\n"
+        "segment = Segment(4096)\n"
+        "print(segment.name, flush=True)\n"
+        "sys.stdin.read()\n"
+        "segment.close()\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    name = other.stdout.readline().strip()
+    assert name not in remove_stale()
+    assert (Path("/dev/shm") / name).exists()
+    other.communicate("")
+    assert not (Path("/dev/shm") / name).exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("limit", [1, 100, 4096, 1 << 20])
+def test_chunks_hold_every_tensor_once_and_keep_their_measure(limit: int) -> None:
+    import torch
+
+    from ascent.rollout.weights.chunks import described, device_chunks
+
+    walk = [(f"w{n}", torch.randn(n % 7 + 1, n % 5)) for n in range(40)] + [("count", torch.arange(3))]
+    seen: list[str] = []
+    chunks = list(device_chunks(iter(walk), "bfloat16", "cpu", limit, lambda name, tensor: seen.append(name)))
+    assert [name for chunk in chunks for name, _ in chunk] == [name for name, _ in walk] == seen
+    for chunk in chunks:
+        assert len(chunk) == 1 or sum(t.numel() * t.element_size() for _, t in chunk) <= limit
+    last = described(chunks[-1])
+    assert last["names"][-1] == "count"
+    assert last["dtype_names"][-1] == "int64"
+    assert last["shapes"][-1] == [3]
+    assert described(chunks[0])["dtype_names"][0] == "bfloat16"
+
+
+def test_canary_learns_what_is_usual_and_no_more() -> None:
+    judge = CanaryJudge("float32")
+    assert judge.judge(0.01).agrees, "nothing is known yet"
+    assert not judge.judge(0.045).agrees, "more than four times what was usual"
+    assert judge.judge(0.039).agrees
+    first = judge.judge(0.01).allowed
+    for _ in range(100):
+        result = judge.judge(0.02)
+    assert first < result.allowed <= 0.05, "grows, but not beyond its ceiling"
+    assert not judge.judge(float("nan")).agrees
+    assert not judge.judge(float("inf")).agrees
+    quiet = CanaryJudge("bfloat16")
+    for _ in range(10):
+        assert quiet.judge(1e-6).agrees
+    assert quiet.judge(0.015).agrees, "below the floor nothing is alarming"
+    assert not CanaryJudge("float32").judge(0.2).agrees, "the first one too"

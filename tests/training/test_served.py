@@ -1,0 +1,246 @@
+"""The trainer with an engine that samples elsewhere: order of events, staleness, weights that must be sent again.
+
+The engine here is a stand-in that follows the protocol to the letter and checks that it is used as the protocol says;
+the real servers are in tests/rollout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.small_trainer import Memory, vowels
+
+from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError
+from ascent.types import Completion, EngineStats, RolloutRequest
+
+pytestmark = pytest.mark.torch
+
+
+class FarEngine:
+    """Completions made of the request alone, so that samples don't depend on when they are asked for."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.failures: list[Exception] = []  # raised by the next updates
+        self.loses_weights_after: int | None = None  # completions
+        self.canaries: list[Canary] = []
+        self._seconds = seconds
+        self._waiting: list[tuple[RolloutRequest, int, float]] = []
+        self._version: int | None = None
+        self._busy = threading.Lock()
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> None:
+        assert self._version is not None
+        self.events.append(("submit", sorted({request.group_id.split("-")[0] for request in requests})))
+        now = time.monotonic()
+        self._waiting += [(request, index, now) for request in requests for index in range(request.n)]
+
+    def poll(self) -> list[Completion]:
+        assert self._busy.acquire(blocking=False), "two threads use the engine at once"
+        try:
+            assert self._version is not None, "sampled without weights"
+            time.sleep(self._seconds)
+            if not self._waiting:
+                return []
+            if self.loses_weights_after is not None:
+                self.loses_weights_after -= 1
+                if self.loses_weights_after < 0:
+                    self.loses_weights_after, self._version = None, None
+                    return []
+            request, index, submitted = self._waiting.pop()
+            ids = random.Random(f"{request.seed}/{index}").choices(range(5, 200), k=6)
+            logps = (-5.0,) * len(ids)
+            version = self._version
+            return [
+                Completion(
+                    request.group_id, index, request.prompt_ids, tuple(ids), logps, "length", version, submitted, 0.0
+                )
+            ]
+        finally:
+            self._busy.release()
+
+    def unfinished(self) -> int:
+        return len(self._waiting)
+
+    def needs_weights(self) -> bool:
+        return self._version is None
+
+    def update_weights(self, named_tensors: Iterable[Any], version: int, canary: Canary | None = None) -> None:
+        assert self._version is None or not self._waiting, "new weights while completions are sampled with the old ones"
+        assert len(list(named_tensors)) > 10
+        self.events.append(("update", version))
+        assert canary is not None
+        self.canaries.append(canary)
+        if self.failures:
+            raise self.failures.pop()
+        self._version = version
+
+    def stats(self) -> EngineStats:
+        return EngineStats(tokens_per_second=1.0)
+
+    def close(self) -> None: ...
+
+
+def train(
+    folder: Path, output: Path, engine: FarEngine, *, staleness: int = 0, resume: Path | None = None, **settings: Any
+) -> tuple[Memory, Any]:
+    from datasets import Dataset
+
+    from ascent import GRPOConfig, GRPOTrainer
+
+    arguments: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-3,
+        "max_steps": 4,
+        "bf16": False,
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_vllm": True,
+        "vllm_mode": "server",
+        **settings,
+    }
+    rows = [{"prompt": f"def f{number}(a):", "task_id": f"add/{number}"} for number in range(16)]
+    memory = Memory()
+    trainer = GRPOTrainer(
+        str(folder),
+        vowels,
+        GRPOConfig(str(output), **arguments),
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:4]) if "eval_steps" in settings else None,
+        engine=engine,
+        staleness=staleness,
+        recorder=memory,
+    )
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    return memory, trainer
+
+
+def test_without_staleness_each_generation_is_sampled_with_the_newest_weights(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    engine = FarEngine()
+    memory, _ = train(tiny_policy(), tmp_path, engine)
+    expected = [event for step in range(4) for event in (("update", step), ("submit", [str(step)]))]
+    assert engine.events == expected
+    assert [step.metrics["rollout/staleness"] for step in memory.steps] == [0, 0, 0, 0]
+    logps = [canary.logps for canary in engine.canaries]
+    assert all(first != second for first, second in itertools.pairwise(logps)), "the canary sees the updates"
+
+
+def test_with_staleness_the_next_generation_is_on_its_way_while_this_one_trains(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    engine = FarEngine(seconds=0.002)
+    memory, _ = train(tiny_policy(), tmp_path, engine, staleness=1)
+    assert engine.events == [
+        ("update", 0),
+        ("submit", ["0"]),
+        ("submit", ["1"]),
+        ("update", 1),
+        ("submit", ["2"]),
+        ("update", 2),
+        ("submit", ["3"]),
+    ]
+    assert [step.metrics["rollout/staleness"] for step in memory.steps] == [0, 1, 1, 1]
+    assert [step.metrics["rollout/dropped_completions"] for step in memory.steps] == [0, 0, 0, 0]
+    assert [number for number, _, _ in memory.generations] == [0, 1, 2, 3]
+    versions = [{record.weight_version for record in records} for _, records, _ in memory.generations]
+    assert versions == [{0}, {0}, {1}, {2}]
+    for number, records, _ in memory.generations:
+        assert {record.group_id for record in records} == {f"{number}-0", f"{number}-1"}
+
+
+def test_staleness_changes_no_prompt_and_no_seed(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    """The stand-in samples alike whatever the weights, so generations must be equal with and without staleness."""
+    fresh, _ = train(tiny_policy(), tmp_path / "0", FarEngine(), staleness=0)
+    stale, _ = train(tiny_policy(), tmp_path / "1", FarEngine(), staleness=1)
+    for (_, mine, _), (_, theirs, _) in zip(stale.generations, fresh.generations, strict=True):
+        assert [(r.task_id, r.prompt, r.completion_ids) for r in mine] == [
+            (r.task_id, r.prompt, r.completion_ids) for r in theirs
+        ]
+
+
+def test_generations_of_several_steps_look_one_generation_ahead(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    engine = FarEngine()
+    settings: dict[str, Any] = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "max_steps": 6}
+    train(tiny_policy(), tmp_path, engine, staleness=1, **settings)
+    submitted = [groups for what, groups in engine.events if what == "submit"]
+    assert submitted == [["0"], ["1"], ["2"]]
+    assert [version for what, version in engine.events if what == "update"] == [0, 2]
+
+
+def test_evaluation_comes_between_without_losing_what_is_on_its_way(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    engine = FarEngine()
+    settings: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 4}
+    memory, _ = train(tiny_policy(), tmp_path, engine, staleness=1, per_device_eval_batch_size=4, **settings)
+    assert [number for number, _, evaluation in memory.generations if not evaluation] == [0, 1, 2, 3]
+    assert sum(step.metrics["rollout/dropped_completions"] or 0 for step in memory.steps) == 0
+    submitted = [groups for what, groups in engine.events if what == "submit"]
+    assert len(submitted) == len({str(groups) for groups in submitted if groups != ["eval"]}) + submitted.count(
+        ["eval"]
+    )
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_server_that_lost_its_weights_gets_them_again(
+    tiny_policy: Callable[..., Path], tmp_path: Path, staleness: int
+) -> None:
+    engine = FarEngine()
+    engine.loses_weights_after = 11  # in the second generation
+    memory, _ = train(tiny_policy(), tmp_path, engine, staleness=staleness)
+    ids = [record.sample_id for _, records, _ in memory.generations for record in records]
+    assert len(ids) == len(set(ids)) == 32, "each completion once"
+    assert [event for event in engine.events if event[0] == "update"].count(("update", 1)) == 2 - staleness
+    assert max(step.metrics["rollout/staleness"] or 0 for step in memory.steps) <= staleness
+
+
+def test_a_mismatch_is_sent_once_more_and_then_stops_the_run(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    engine = FarEngine()
+    engine.failures = [WeightMismatchError("differs", ["model.norm.weight"])]
+    train(tiny_policy(), tmp_path / "1", engine, max_steps=1)
+    assert engine.events[:3] == [("update", 0), ("update", 0), ("submit", ["0"])]
+    engine = FarEngine()
+    engine.failures = [WeightMismatchError("differs", ["model.norm.weight"])] * 2
+    with pytest.raises(WeightMismatchError, match="differs"):
+        train(tiny_policy(), tmp_path / "2", engine, max_steps=1)
+    assert [event for event in engine.events if event[0] == "submit"] == []
+
+
+def test_the_end_of_the_service_ends_the_run_in_its_own_words(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    class Lost(FarEngine):
+        def poll(self) -> list[Completion]:
+            if sum(what == "submit" for what, _ in self.events) == 3:
+                raise EngineLostError("5 restarts in 30 minutes")
+            return super().poll()
+
+    with pytest.raises(EngineLostError, match="5 restarts"):
+        train(tiny_policy(), tmp_path, Lost(), staleness=1)
+
+
+def test_a_resumed_run_trains_on_what_had_been_sampled_ahead(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"staleness": 1, "save_strategy": "steps", "save_steps": 2}
+    whole, _ = train(tiny_policy(), tmp_path, FarEngine(), **settings)
+    engine = FarEngine()
+    rest, _ = train(tiny_policy(), tmp_path, engine, resume=tmp_path / "checkpoint-2", **settings)
+    assert [(e.step, e.metrics["loss"], e.metrics["reward"], e.metrics["rollout/staleness"]) for e in rest.steps] == [
+        (e.step, e.metrics["loss"], e.metrics["reward"], e.metrics["rollout/staleness"]) for e in whole.steps[2:]
+    ]
+    versions = [{record.weight_version for record in records} for _, records, _ in rest.generations]
+    assert versions == [{1}, {2}], "generation 2 was sampled before the checkpoint, and is not sampled again"
+    assert [groups for what, groups in engine.events if what == "submit"] == [["3"]]
