@@ -168,9 +168,7 @@ def _train(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     run_directory.write_text(run.config, settings.to_yaml())
-    set_up_process(
-        debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")), sharded=bool(settings.trainer.get("fsdp"))
-    )
+    set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     checked = preflight(
         weight_updates=True,
         server_mode=settings.rollout.mode == "server",

@@ -24,16 +24,13 @@ _ENVIRONMENT = {
 _NEEDED = ("OMP_WAIT_POLICY", "VLLM_ASCEND_ENABLE_NZ")  # the others only keep libraries quiet
 
 
-def set_up_process(*, debug: bool = False, on_cpu: bool = False, sharded: bool = False) -> None:
+def set_up_process(*, debug: bool = False, on_cpu: bool = False) -> None:
     """Set what the libraries read when they are imported; what the user has set stays. With `debug` they may talk.
 
-    With `on_cpu` this process and those it starts train on CPU, whatever accelerators there are. With `sharded` (FSDP)
-    they save whole weights: transformers 5.5 otherwise ends without a model, and says nothing.
+    With `on_cpu` this process and those it starts train on CPU, whatever accelerators there are.
     """
     if on_cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    if sharded:
-        os.environ.setdefault("FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT")
     for name, value in _ENVIRONMENT.items():
         if name in _NEEDED or not debug:
             os.environ.setdefault(name, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -158,17 +157,3 @@ def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     names = {path.stem for _, path in modules()}
     assert not names & {"utils", "helpers", "misc", "common"}
-
-
-def test_sharded_training_saves_whole_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers 5.5.4, of the Ascend row, has no setting for it in `fsdp_config`."""
-    from ascent.process import set_up_process
-
-    monkeypatch.delenv("FSDP_STATE_DICT_TYPE", raising=False)
-    set_up_process()
-    assert "FSDP_STATE_DICT_TYPE" not in os.environ
-    set_up_process(sharded=True)
-    assert os.environ["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
-    monkeypatch.setenv("FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT")
-    set_up_process(sharded=True)
-    assert os.environ["FSDP_STATE_DICT_TYPE"] == "SHARDED_STATE_DICT"

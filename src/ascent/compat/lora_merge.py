@@ -1,6 +1,6 @@
 """TRL adds an adapter to the frozen weights in place to read them, and takes it away again.
 
-In bfloat16 neither is exact, so the frozen weights wander: on a random layer 0.15 % (root mean square) after 200 updates.
+In bfloat16 neither is exact, so the frozen weights wander: 0.15 % (root mean square) in 200 updates of a random layer.
 TRL 1.16, and every version before. Here the sum is made beside the weights, one parameter at a time.
 """
 
@@ -15,17 +15,14 @@ import torch
 def adds_up(model: Any) -> bool:
     """Whether `merged_parameters` knows how: plain LoRA layers, whose merged weight is base plus delta."""
     from peft import PeftModel
-    from peft.tuners.lora import Linear, LoraLayer
+    from peft.tuners.lora import Linear
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if not isinstance(model, PeftModel):
         return False
-    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     return all(
-        isinstance(layer, LoraLayer)
-        and type(layer) is Linear
-        and not any(layer.use_dora.values())
-        and not any(layer.lora_bias.values())
+        type(layer) is Linear and not any(layer.use_dora.values()) and not any(layer.lora_bias.values())
         for layer in layers
     )
 
