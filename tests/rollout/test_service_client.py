@@ -208,12 +208,14 @@ def test_a_prompt_that_is_too_long_is_refused_before_anything_is_sent(bench: Ben
 
 def test_a_service_is_held_by_one_training(bench: Bench) -> None:
     server = bench.server()
-    first = bench.engine(server)
+    delivery = PostsOnce()
+    first = bench.engine(server, delivery=delivery)
     with pytest.raises(InputError, match=r"(?s)held by test \(process \d+ on .*Wait until it is free"):
         bench.engine(server)
     assert first.hold not in server.guard._status()["holder"].values(), "who asks doesn't learn the hold"
     first.close()
     first.close()
+    assert delivery.closed
     again = bench.engine(server)
     assert again.hold != first.hold
 
