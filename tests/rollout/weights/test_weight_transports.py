@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from ascent.errors import InputError
+from ascent.rollout.control import ServerCallError
 from ascent.rollout.engine import WeightSyncError
 from ascent.rollout.weights.canary import CanaryJudge
 from ascent.rollout.weights.choice import BACKENDS, choose, transport
+from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.generations import generation
 from ascent.rollout.weights.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
 
@@ -23,26 +25,26 @@ ELSEWHERE = {"same_host": False, "shares_device": False}
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "place", "more", "backend"),
+    ("kind", "version", "place", "more", "name"),
     [
-        ("cpu", "0.31.0", APART, {}, "ascent_shm"),
-        ("cpu", "0.23.0", SHARED, {}, "ascent_shm"),
+        ("cpu", "0.31.0", APART, {}, "shm"),
+        ("cpu", "0.23.0", SHARED, {}, "shm"),
         ("npu", "0.23.0", APART, {}, "hccl"),
         ("npu", "0.23.0", ELSEWHERE, {}, "hccl"),
-        ("npu", "0.23.0.post1", SHARED, {}, "ascent_shm"),
+        ("npu", "0.23.0.post1", SHARED, {}, "shm"),
         ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True}, "npu_ipc"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "ascent_shm"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "ascent_shm"),
-        ("npu", "0.29.0", APART, {}, "ascent_shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "shm"),
+        ("npu", "0.29.0", APART, {}, "shm"),
         ("cuda", "0.31.0", APART, {}, "nccl"),
         ("cuda", "0.31.0", ELSEWHERE, {}, "nccl"),
-        ("cuda", "0.31.0", SHARED, {}, "ascent_shm"),
+        ("cuda", "0.31.0", SHARED, {}, "shm"),
         ("cuda", "0.31.0", SHARED, {"allows_pickled_handles": True}, "ipc"),
     ],
 )
-def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, backend: str) -> None:
+def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, name: str) -> None:
     chosen = choose(kind, vllm_version=version, **place, **more)
-    assert chosen.backend == backend
+    assert chosen.name == name
     assert len(chosen.reason) > 20
 
 
@@ -55,8 +57,8 @@ def test_no_way_to_another_machine_is_said(kind: str, version: str, shares: bool
 
 
 def test_every_backend_has_a_sender_and_others_are_refused() -> None:
-    for backend in BACKENDS:
-        assert transport(backend, "bfloat16", "cpu").backend == backend
+    for name, backend in BACKENDS.items():
+        assert transport(name, "bfloat16", "cpu").backend == backend
     with pytest.raises(InputError, match="unknown transport 'carrier_pigeon'"):
         transport("carrier_pigeon", "bfloat16", "cpu")
 
@@ -216,6 +218,38 @@ def test_chunks_hold_every_tensor_once_and_keep_their_measure(limit: int) -> Non
     assert last["dtype_names"][-1] == "int64"
     assert last["shapes"][-1] == [3]
     assert described(chunks[0])["dtype_names"][0] == "bfloat16"
+
+
+class Plain:
+    """A server that was started without the worker extension."""
+
+    url = "http://plain"
+    vllm_version = "0.31.0"
+
+    def post(self, route: str, body: Any, *, timeout: float) -> Any:
+        raise ServerCallError(
+            f"{route}: Worker failed with error 'Method {body.get('method')!r} is not implemented.'", 500
+        )
+
+    def get(self, route: str, *, timeout: float) -> Any:
+        raise ServerCallError(route, 404)
+
+
+@pytest.mark.torch
+def test_a_server_without_the_extension_is_told_what_to_do() -> None:
+    import torch
+
+    walked = []
+
+    def walk() -> Any:
+        for name in "ab":
+            yield name, torch.zeros(2)
+            walked.append(name)
+
+    delivery = WeightDelivery(transport("shm", "float32", "cpu"), "float32")
+    with pytest.raises(WeightSyncError, match=r"can't verify weights: start it with --worker-extension-cls ascent\."):
+        delivery.deliver([Plain()], walk(), 1)
+    assert walked == ["a", "b"]
 
 
 def test_canary_learns_what_is_usual_and_no_more() -> None:

@@ -23,8 +23,8 @@ from ascent.rollout.service.record import name_for
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.server_log import excerpt
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
-from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
-from ascent.rollout.weights.choice import choose
+from ascent.rollout.vllm_plugin import WORKER_EXTENSION
+from ascent.rollout.weights.choice import BACKENDS, choose
 
 _CPU_KV_CACHE_MB = 512
 
@@ -64,10 +64,10 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
 def _backend(args: argparse.Namespace, kind: Kind) -> str:
     """vLLM's name of the transport of weights."""
     if args.transport != "auto":
-        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+        return BACKENDS[args.transport]
     same_host = is_loopback(args.host)
     choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
-    _say(f"weights come by {choice.backend}: {choice.reason}")
+    _say(f"weights come by {choice.name}: {choice.reason}")
     return choice.backend
 
 
