@@ -240,6 +240,9 @@ class ServerEngine:
 
     def _begin(self, version: int) -> list[Replica]:
         """Close every server that is there; waits for one. Raises WeightSyncError when those that are there refuse."""
+        while not all(member.looked for member in self._dispatcher.members):
+            self._check()
+            time.sleep(_POLL_SECONDS)
         while True:
             self._check()
             begun: list[Replica] = []

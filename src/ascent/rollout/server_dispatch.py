@@ -43,6 +43,7 @@ class Member:
     incarnation: str = ""
     heard_at: float = 0.0  # when it last answered; 0: it is not reachable
     held: bool = False
+    looked: bool = False  # whether it was looked at at all
     taken_at: float | None = None  # since when another has it
     misses: int = 0
     answers: int = 0  # to sampling requests, whatever they said: signs of life
@@ -228,6 +229,7 @@ class Dispatcher:
                 self._heard(member, await self._ask(member))
             except ServerCallError as error:
                 self._missed(member, error, busy=member.answers > answers)
+            member.looked = True
             waits = self._waiting and self.version is not None and not member.has(self.version)
             member.wake.clear()
             with contextlib.suppress(TimeoutError):
