@@ -280,6 +280,7 @@ def test_a_service_that_is_just_starting_is_left_alone(home: Path) -> None:
 def test_names_that_are_no_folders_are_refused(home: Path, name: str) -> None:
     with pytest.raises(InputError, match="service name"):
         record.claim(name)
+    assert record.claim(record.name_for(name)).parent == home / "ascent" / "serve"
 
 
 def test_status_tells_and_removes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
+from ascent.rollout.service.record import name_for
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.server_log import excerpt
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
@@ -77,7 +78,7 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    name = args.name or _default_name(args.model)
+    name = args.name or name_for(Path(args.model).name)
     try:
         with running_service(settings, name=name, log_folder=args.logs, api_key=_api_key(args)) as address:
             _say(_welcome(address, settings))
@@ -114,12 +115,6 @@ def _devices(args: argparse.Namespace) -> tuple[int, ...]:
         return tuple(int(index) for index in args.devices.split(","))
     except ValueError:
         raise InputError(f"--devices {args.devices}: expected numbers with commas between, such as 0,1") from None
-
-
-def _default_name(model: str) -> str:
-    """A service's name from its model's: letters, digits, '-', '_' and '.'."""
-    last = Path(model.rstrip("/")).name or "model"
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in last).lstrip(".") or "model"
 
 
 def _context(folder: Path) -> int:
