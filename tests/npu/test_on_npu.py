@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.child_pytest import ROOT, ChildRun, run_tests
+from tests.row import row_folder
 from tests.run_config import write_config
 
 from ascent.tracking.rollouts import read_rollouts
@@ -139,6 +140,22 @@ def test_sharded_training_is_replicated_training(
     for name, weight in replicated.items():
         assert (weight - gathered[name]).abs().max() < 1e-3, name
     assert any((weight - replicated[name]).abs().max() > 1e-3 for name, weight in before.items())
+
+
+@pytest.mark.slow
+def test_a_sharded_model_is_saved_with_transformers_5_5_too(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    row = row_folder("transformers-5.5")
+    if row is None:
+        pytest.skip("transformers 5.5 is not installed beside the others: run `scripts/row.sh transformers-5.5`")
+    environment = softnpu(devices=2)
+    environment["PYTHONPATH"] = f"{row}:{environment['PYTHONPATH']}"
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, per_device_train_batch_size=4, save_steps=2)
+    sharded = ("trainer.fsdp=full_shard", "trainer.fsdp_config={fsdp_version: 2}", "tracking.evaluate=false")
+    done = ascent(environment, "train", config, *sharded, "--devices", 2)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "run" / "model" / "model.safetensors").is_file()
 
 
 def test_memory_that_runs_out_is_explained(
