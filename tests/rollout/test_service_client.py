@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import time
@@ -218,6 +219,22 @@ def test_a_service_is_held_by_one_training(bench: Bench) -> None:
     assert delivery.closed
     again = bench.engine(server)
     assert again.hold != first.hold
+
+
+def test_a_closed_engine_leaves_the_service_free(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = replica.Replica.release
+
+    async def release_slowly(self: replica.Replica) -> None:
+        await release(self)
+        await asyncio.sleep(0.3)  # long enough for another look at the server
+
+    monkeypatch.setattr(replica.Replica, "release", release_slowly)
+    server = bench.server()
+    engine = bench.engine(server)
+    server.gate.clear()
+    engine.submit(groups(1))
+    engine.close()
+    assert server.guard._state.holder is None
 
 
 def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:
