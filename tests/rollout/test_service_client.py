@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,17 +223,24 @@ def test_a_service_is_held_by_one_training(bench: Bench) -> None:
 
 
 def test_a_closed_engine_leaves_the_service_free(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = replica.Replica.release
+    """Although a look at the server is on its way when the engine is closed."""
+    release, renew = replica.Replica.release, replica.Replica.renew
+    renewing = threading.Event()
+
+    async def renew_slowly(self: replica.Replica) -> replica.ReplicaStatus:
+        renewing.set()
+        await asyncio.sleep(0.3)
+        return await renew(self)
 
     async def release_slowly(self: replica.Replica) -> None:
         await release(self)
-        await asyncio.sleep(0.3)  # long enough for another look at the server
+        await asyncio.sleep(0.6)
 
-    monkeypatch.setattr(replica.Replica, "release", release_slowly)
     server = bench.server()
     engine = bench.engine(server)
-    server.gate.clear()
-    engine.submit(groups(1))
+    monkeypatch.setattr(replica.Replica, "release", release_slowly)
+    monkeypatch.setattr(replica.Replica, "renew", renew_slowly)
+    assert renewing.wait(5)
     engine.close()
     assert server.guard._state.holder is None
 
