@@ -268,3 +268,57 @@ def test_canary_learns_what_is_usual_and_no_more() -> None:
         assert quiet.judge(1e-6).agrees
     assert quiet.judge(0.015).agrees, "below the floor nothing is alarming"
     assert not CanaryJudge("float32").judge(0.2).agrees, "the first one too"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 10_000, 1 << 20])
+def test_shared_chunks_hold_every_tensor_once_in_two_segments(
+    chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server would read, while the next chunk is being written already."""
+    import torch
+
+    from ascent.rollout.weights import shm_sender
+
+    walk = [(f"w{n}", torch.randn(n * 37 % 61, 5 + n % 3)) for n in range(40)] + [("count", torch.arange(3))]
+    read: dict[str, Any] = {}
+    sizes = []
+
+    class Reader:
+        url = "reader"
+        vllm_version = "0.31.0"
+
+        def post(self, route: str, body: Any, *, timeout: float) -> Any:
+            segment = OpenedSegment(body["update_info"]["segment"])
+            slots = parse_slots(body["update_info"]["tensors"], segment.size)
+            sizes.append(sum(slot.nbytes for slot in slots) if len(slots) > 1 else 0)
+            for slot in slots:
+                assert slot.name not in read
+                read[slot.name] = segment.tensor(slot).clone()
+
+        def get(self, route: str, *, timeout: float) -> Any:
+            raise ServerCallError(route, 404)
+
+    alive: set[str] = set()
+    most = 0
+
+    class Counted(Segment):
+        def __init__(self, size: int) -> None:
+            nonlocal most
+            super().__init__(size)
+            alive.add(self.name)
+            most = max(most, len(alive))
+
+        def close(self) -> None:
+            super().close()
+            alive.discard(self.name)
+
+    monkeypatch.setattr(shm_sender, "Segment", Counted)
+    made = shm_sender.ShmTransport("bfloat16", chunk_bytes)
+    assert made.send([Reader()], iter(walk), lambda name, tensor: None) == {}
+    assert list(read) == [name for name, _ in walk]
+    for name, tensor in walk:
+        assert torch.equal(read[name], tensor.bfloat16() if tensor.is_floating_point() else tensor)
+    assert most <= 2
+    assert not alive
+    assert max(sizes) <= chunk_bytes
