@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -218,6 +220,29 @@ def test_a_service_is_held_by_one_training(bench: Bench) -> None:
     assert delivery.closed
     again = bench.engine(server)
     assert again.hold != first.hold
+
+
+def test_a_closed_engine_leaves_the_service_free(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although a look at the server is on its way when the engine is closed."""
+    release, renew = replica.Replica.release, replica.Replica.renew
+    renewing = threading.Event()
+
+    async def renew_slowly(self: replica.Replica) -> replica.ReplicaStatus:
+        renewing.set()
+        await asyncio.sleep(0.3)
+        return await renew(self)
+
+    async def release_slowly(self: replica.Replica) -> None:
+        await release(self)
+        await asyncio.sleep(0.6)
+
+    server = bench.server()
+    engine = bench.engine(server)
+    monkeypatch.setattr(replica.Replica, "release", release_slowly)
+    monkeypatch.setattr(replica.Replica, "renew", renew_slowly)
+    assert renewing.wait(5)
+    engine.close()
+    assert server.guard._state.holder is None
 
 
 def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:

@@ -165,7 +165,7 @@ class ServerEngine:
             self._delivery.close()
 
     async def _end(self) -> None:
-        self._dispatcher.stop()
+        await self._dispatcher.stop()
         if self._sends_weights:
             # where that fails, the lease runs out by itself
             await asyncio.gather(*(replica.release() for replica in self._replicas), return_exceptions=True)

@@ -109,9 +109,13 @@ class Dispatcher:
             member.wake.set()
         self._dispatch()
 
-    def stop(self) -> None:
-        """Sample nothing any more, for good."""
+    async def stop(self) -> None:
+        """Sample nothing any more, for good; afterwards no server is asked for anything, or taken again."""
         self.failure = self.failure or EngineLostError("the engine was closed")
+        tasks = [*self._tasks, *self._pauses, *(flight for member in self.members for flight in member.flights)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def in_flight(self) -> int:
         """How many completions servers are sampling."""
