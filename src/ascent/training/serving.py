@@ -16,6 +16,7 @@ from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.server import ServerEngine
+from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, remote_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.settings import ServiceSettings
@@ -38,7 +39,8 @@ def serving(
     service that isn't there, is held by another training, or does not start.
     """
     with contextlib.ExitStack() as stack:
-        address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
+        with _told_to_all(rank, processes):
+            address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
         served = _join(address, config.rollout, engine.dtype, run.path.name, rank=rank, processes=processes)
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
@@ -60,7 +62,8 @@ def connect(
     `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
     engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
     """
-    address = _standing(service) if rank == 0 else None
+    with _told_to_all(rank, processes):
+        address = _standing(service) if rank == 0 else None
     return _join(address, RolloutSection(mode="server"), dtype, name, rank=rank, processes=processes)
 
 
@@ -69,10 +72,10 @@ def _join(
 ) -> ServerEngine:
     """Rank 0, which knows the address, holds the service; the others join it."""
     shared: list[tuple[ServiceAddress, str] | None] = [None]
-    if address is not None:
-        delivery = _delivery(rollout, address, dtype)
-        served = ServerEngine(address, delivery, holder_name=name)
-        shared = [(address, served.hold)]
+    with _told_to_all(rank, processes):
+        if address is not None:
+            served = ServerEngine(address, _delivery(rollout, address, dtype), holder_name=name)
+            shared = [(address, served.hold)]
     if processes > 1:
         broadcast_object_list(shared)
     if rank != 0:
@@ -80,6 +83,22 @@ def _join(
         address, hold = shared[0]
         served = ServerEngine(address, None, holder_name=name, hold=hold, sends_weights=False)
     return served
+
+
+@contextlib.contextmanager
+def _told_to_all(rank: int, processes: int) -> Iterator[None]:
+    """What only rank 0 does: when it can't, all processes end with an InputError instead of waiting for it."""
+    failure: list[str | None] = [None]
+    try:
+        yield
+    except InputError as error:
+        if processes > 1:
+            broadcast_object_list([str(error)])
+        raise
+    if processes > 1:
+        broadcast_object_list(failure)
+        if rank != 0 and failure[0] is not None:
+            raise InputError(failure[0])
 
 
 def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:
@@ -139,10 +158,9 @@ def _own_service(
         max_restarts=rollout.max_restarts,
         restart_window=60.0 * rollout.restart_window_minutes,
     )
+    name = record.name_for(f"{run.path.name}-{os.getpid()}")
     try:
-        with running_service(
-            settings, name=f"{run.path.name}-{os.getpid()}", log_folder=run.path / "servers"
-        ) as address:
+        with running_service(settings, name=name, log_folder=run.path / "servers") as address:
             yield address
     except ServiceStartError as error:
         print(error.log_text, file=sys.stderr)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 from ascent.errors import InputError
@@ -21,6 +22,7 @@ from ascent.rollout.service.address import ServiceAddress, from_record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_log import excerpt, log_text
 from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.vllm_plugin import SHM_BACKEND
 
 _STOP_SECONDS = 40.0
 
@@ -49,6 +51,8 @@ def running_service(
     check(settings, api_key)
     if settings.device_kind == "cpu":
         check_cpu_engine()
+    if settings.transport == SHM_BACKEND:
+        _check_plugin()
     folder = record.claim(name)
     token = api_key or secrets.token_hex(24)
     record.write_private(folder / record.TOKEN, token + "\n")
@@ -75,6 +79,22 @@ def running_service(
 def logs_folder() -> Path:
     """Where the logs of standing services are kept, one folder for each name."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ascent" / "serve"
+
+
+def _check_plugin() -> None:
+    """Raise InputError when vLLM wouldn't find what receives weights from shared memory."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and "ascent" not in allowed.split(","):
+        raise InputError(
+            f"VLLM_PLUGINS={allowed} lets no other plug-in load, so vLLM can't receive weights",
+            "Unset it, or add: ascent",
+        )
+    if "ascent" not in metadata.entry_points(group="vllm.general_plugins").names:
+        raise InputError(
+            "vLLM wouldn't find Ascent's plug-in, which receives weights: the installed package doesn't name it",
+            "Install it again (pip install --no-deps --no-build-isolation -e .), and remove old folders "
+            "ascent_grpo.egg-info beside the source.",
+        )
 
 
 def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
