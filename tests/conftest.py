@@ -49,6 +49,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(no_torch)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the software NPU, if a test to be run needs it, before the time of the first such test is measured."""
+    wanted = [item for item in session.items if "softnpu" in getattr(item, "fixturenames", ())]
+    if not session.config.option.collectonly and any(not item.get_closest_marker("skip") for item in wanted):
+        from tests.softnpu_env import build_softnpu
+
+        build_softnpu()
+
+
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """tiny_policy(tied=..., dtype="float32") -> the folder of a random two-layer Llama with a byte-level tokenizer."""

@@ -13,17 +13,23 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# What this process may have set for itself, and would keep another from the devices.
+HIDING = ("SOFTNPU_MEMORY", "ASCEND_RT_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD", "ACCELERATE_USE_CPU")
 MISSING_TOOL = 2  # the exit code of testing/softnpu/build.py
 
 
 @functools.cache
+def build_softnpu() -> subprocess.CompletedProcess[str]:
+    """Run testing/softnpu/build.py, which takes a minute or two unless its cache has the build."""
+    command = [sys.executable, str(ROOT / "testing/softnpu/build.py")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def softnpu_folder() -> Path:
-    """The built package's folder, made on the first call; skips the test where there is no compiler, ninja or torch."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "testing/softnpu/build.py")], capture_output=True, text=True, check=False
-    )
+    """The built package's folder; skips the test where there is no compiler, ninja or torch."""
+    done = build_softnpu()
     if done.returncode == MISSING_TOOL:
-        pytest.skip(f"the software NPU can't be built: {done.stderr.strip()}")
+        pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
@@ -43,7 +49,7 @@ def softnpu_environment(
         "SOFTNPU_STRICT": str(int(strict)),
         "SOFTNPU_OWN_RNG": str(int(own_rng)),
     }
-    for name in ("SOFTNPU_MEMORY", "ASCEND_RT_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
+    for name in HIDING:
         variables.pop(name, None)
     if memory is not None:
         variables["SOFTNPU_MEMORY"] = str(memory)

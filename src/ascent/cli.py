@@ -333,7 +333,7 @@ def _selftest(args: argparse.Namespace) -> int:
     if args.steps < 2:
         raise InputError(f"--steps {args.steps}: expected at least 2")
     set_up_process(debug=args.debug)
-    report = selftest(args.device, args.steps, tell=lambda result: print(result.to_text(), file=sys.stderr, flush=True))
+    report = selftest(args.device, args.steps, tell=lambda result: print(result.head, file=sys.stderr, flush=True))
     file = args.output or Path(f"ascent-selftest-{args.device}.txt")
     file.write_text(report.to_text() + "\n", encoding="utf-8")
     print(json.dumps(report.to_json()) if args.json else report.to_text())

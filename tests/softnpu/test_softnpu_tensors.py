@@ -286,6 +286,13 @@ report["current"] = (torch.npu.current_device(), str(torch.ones(1, device="npu")
 with torch.npu.device(0):
     report["within"] = str(torch.empty(1, device="npu").device)
 report["after"] = torch.npu.current_device()
+def over(first, second):
+    torch.manual_seed(0)
+    a, b = nn.Linear(4, 4).to(first), nn.Linear(4, 4).to(second)
+    b(a(torch.ones(2, 4, device=first)).tanh().to(second)).square().sum().backward()
+    return host([a.weight.grad, b.weight.grad]), (str(a.weight.grad.device), str(b.weight.grad.device))
+across, devices = over("npu:0", "npu:1")
+report["model over two devices"] = (all(map(torch.equal, across, over("cpu", "cpu")[0])), devices)
 report["apart"] = (torch.npu.memory_allocated(0) > 0, torch.ones(999, device="npu:0").device.index)
 """
 
@@ -305,6 +312,7 @@ def test_mixing_devices_is_refused_and_several_devices_are_apart(softnpu: Enviro
     assert "Invalid device ID: npu:2 was asked for, and 2 NPU(s) are visible" in refused["no such device"]
     assert found["allowed"] == [[3, 3, 3], [2, 2, 2], [1, 1], 1, [5, 5, 5], [4, 4, 4], 1]
     assert found["current"] == (1, "npu:1", 2)
+    assert found["model over two devices"] == (True, ("npu:0", "npu:1"))
     assert (found["within"], found["after"], found["apart"]) == ("npu:0", 1, (True, 0))
 
 

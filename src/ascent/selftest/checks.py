@@ -45,7 +45,9 @@ def selftest(device: str, steps: int, tell: Tell = lambda result: None) -> Selft
         if there:
             add(_smoke(), *_engine(folder, on_cpu), _sleep(folder, on_cpu))
             found = _read(folder, "weights")
-            engine, dtype = ("vllm", found["dtype"]) if found else ("transformers", "float32")
+            engine = "vllm" if found else "transformers"
+            low = found.get("dtype") == "bfloat16" or _read(folder, "probe")["bf16"]  # training is in bf16 where it can
+            dtype = "bfloat16" if low else "float32"
             add(*training_checks.train(folder, steps, on_cpu=on_cpu, engine=engine, dtype=dtype))
             add(training_checks.resume(folder, on_cpu=on_cpu))
     shown = [finding for finding in checked.findings if finding.level in ("error", "warning")]
