@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from ascent.rollout.weights import tied_head
+from ascent.rollout.weights import layerwise, tied_head
 from ascent.rollout.weights.shared_memory import OpenedSegment, parse_slots
 
 
@@ -48,6 +48,7 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInitInfo, ShmUpdateInfo]):
 
     def start_weight_update(self) -> None:
         """From vLLM 0.25 on: prepare the model for new weights."""
+        layerwise.end_left_over(self.model, self.model_config)
         self._layerwise = not (_on_cpu(self.model) and not tied_head.is_packed(self.model))
         if self._layerwise:
             from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
@@ -75,7 +76,7 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInitInfo, ShmUpdateInfo]):
         with torch.no_grad():
             load = load_weights or cast(Any, self.model).load_weights
             load(tensors)
-        _keep_what_waits(self.model, {_storage(tensor) for _, tensor in tensors})
+        layerwise.keep_what_waits(self.model, [tensor for _, tensor in tensors])
 
     def shutdown(self) -> None:
         """Nothing is kept between chunks."""
@@ -84,24 +85,6 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInitInfo, ShmUpdateInfo]):
     def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
         """vLLM up to 0.27 asks for this; the trainer's side is `shm_sender`."""
         raise NotImplementedError("weights are sent by ascent.rollout.weights.delivery")
-
-
-def _keep_what_waits(model: torch.nn.Module, storages: set[int]) -> None:
-    """Copy the tensors that the layer-wise reload holds back until their layer is complete.
-
-    The trainer fills the segment anew as soon as this chunk is answered.
-    """
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    for layer in model.modules():
-        for _, bound in get_layerwise_info(layer).loaded_weights:
-            for key, value in bound.arguments.items():
-                if isinstance(value, torch.Tensor) and not value.is_meta and _storage(value) in storages:
-                    bound.arguments[key] = value.clone()
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _on_cpu(model: torch.nn.Module) -> bool:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from ascent.rollout.weights import tied_head
+from ascent.rollout.weights import layerwise, tied_head
 from ascent.rollout.weights.fingerprints import exact_on, fingerprint
 from ascent.rollout.weights.model_report import Sent, model_report
 
@@ -31,7 +30,7 @@ class AscentWorkerExtension:
         """Begin to record what enters the model's `load_weights`."""
         model = self._ascent_model()
         if not getattr(self, "_weight_update_active", False):
-            _end_left_over_reload(model, self.model_config)  # type: ignore[attr-defined]
+            layerwise.end_left_over(model, self.model_config)  # type: ignore[attr-defined]
         device = str(self.device)  # type: ignore[attr-defined]  # an update that was given up may leave a model on meta
         recorder = _Recorder(model, device)
         self.ascent_recorder = recorder
@@ -97,17 +96,6 @@ class _Recorder:
             dtype = str(tensor.dtype).removeprefix("torch.")
             self.seen[name] = Sent(digest, dtype, tuple(tensor.shape), not self._on_host)
             yield name, tensor
-
-
-def _end_left_over_reload(model: Any, model_config: Any) -> None:
-    """End the layer-wise reload of an update that failed: what it held back would mix with the new weights."""
-    if "vllm.model_executor.model_loader.reload" not in sys.modules:
-        return  # none was ever begun
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
-        finalize_layerwise_reload(model, model_config)
 
 
 def _reload_is_the_workers() -> bool:
