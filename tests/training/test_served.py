@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.small_trainer import Memory, vowels
+from tests.small_trainer import Memory, vowels
 
 from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError
 from ascent.types import Completion, EngineStats, RolloutRequest

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.training.small_trainer import Memory, vowels
+from tests.small_trainer import Memory, vowels
 
 from ascent.rollout.engine import Canary
 from ascent.tracking.rollouts import read_rollouts
