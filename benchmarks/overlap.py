@@ -76,11 +76,10 @@ def train(folder: Path, address: Any, staleness: int, args: argparse.Namespace, 
 
     from ascent import GRPOConfig, GRPOTrainer
     from ascent.rollout.server import ServerEngine
-    from ascent.rollout.vllm_plugin import SHM_BACKEND
     from ascent.rollout.weights.choice import transport
     from ascent.rollout.weights.delivery import WeightDelivery
 
-    delivery = WeightDelivery(transport(SHM_BACKEND, "float32", "cpu"), "float32")
+    delivery = WeightDelivery(transport("shm", "float32", "cpu"), "float32")
     engine = ServerEngine(address, delivery, holder_name="overlap")
     steps = Steps()
     arguments = GRPOConfig(

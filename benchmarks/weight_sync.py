@@ -62,12 +62,11 @@ def make_model(folder: Path, size: str, dtype: str) -> Any:
 
 def canary_of(model: Any) -> Any:
     """Four sequences of 32 tokens and what the model makes of them."""
-    import torch
 
     from ascent.training.canary import measure
 
     sequences = tuple(tuple(range(10 + 40 * n, 42 + 40 * n)) for n in range(4))
-    return measure(model, sequences, torch.device("cpu"))
+    return measure(model, sequences)
 
 
 def seconds(work: Callable[[], object]) -> float:

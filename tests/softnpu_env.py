@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# What this process may have set for itself, and would keep another from the devices.
+HIDING = ("SOFTNPU_MEMORY", "ASCEND_RT_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD", "ACCELERATE_USE_CPU")
 MISSING_TOOL = 2  # the exit code of testing/softnpu/build.py
 
 
@@ -47,7 +49,7 @@ def softnpu_environment(
         "SOFTNPU_STRICT": str(int(strict)),
         "SOFTNPU_OWN_RNG": str(int(own_rng)),
     }
-    for name in ("SOFTNPU_MEMORY", "ASCEND_RT_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
+    for name in HIDING:
         variables.pop(name, None)
     if memory is not None:
         variables["SOFTNPU_MEMORY"] = str(memory)

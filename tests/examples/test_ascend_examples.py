@@ -77,13 +77,6 @@ def test_command_line_in_the_file_names_the_file_and_the_processes(name: str) ->
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_sharded_example_says_what_saving_needs(name: str) -> None:
-    """transformers 5.5.4, of the Ascend row, has no setting for it in `fsdp_config`."""
-    named = "#   export FSDP_STATE_DICT_TYPE=FULL_STATE_DICT" in (FOLDER / name).read_text("utf-8")
-    assert named == bool(parsed(name).trainer.get("fsdp"))
-
-
-@pytest.mark.parametrize("name", DEVICES)
 def test_machine_passes_preflight_for_the_example(name: str) -> None:
     need = memory(name)
     rollout = parsed(name).rollout

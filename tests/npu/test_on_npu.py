@@ -177,3 +177,21 @@ def test_memory_that_runs_out_is_explained(
     ):
         assert said in done.stderr, done.stderr
     assert "OutOfMemoryError" in (tmp_path / "runs" / "run" / "failure-rank0.log").read_text()
+
+
+def test_two_npus_train_while_a_server_samples(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    """The whole decoupled path: both processes sample from one server, which gets verified weights from one of them."""
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, per_device_train_batch_size=4, bf16=False)
+    server = ("rollout.engine=vllm", "rollout.mode=server", "rollout.staleness=1", "memory.kv_cache_mb=64")
+    done = ascent(softnpu(devices=2), "train", config, *server, "--devices", 2)
+    assert done.returncode == 0, done.stderr
+    assert "weights travel by shm" in done.stderr
+    run = tmp_path / "runs" / "run"
+    rows = [row for row in read_rollouts(run / "rollouts") if row["sample_id"].split("/")[1].isdigit()]
+    assert {row["rank"] for row in rows} == {0, 1}
+    assert len({row["sample_id"] for row in rows}) == len(rows) == 3 * 8
+    assert [line["rollout/staleness"] for line in metrics(run)] == [0, 1, 1]
+    assert {(row["generation"], row["weight_version"]) for row in rows} == {(0, 0), (1, 0), (2, 1)}
+    assert metrics(run)[0]["sampling/sampling_logp_difference/max"] < 1e-3

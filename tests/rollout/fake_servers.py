@@ -150,6 +150,10 @@ class PostsOnce:
     delivered: list[tuple[int, list[str]]] = field(default_factory=list)
     during: Callable[[], None] = lambda: None
     failed: dict[str, str] = field(default_factory=dict)
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def deliver(self, replicas: Sequence[ControlPlane], named_tensors: Any, version: int, canary: Any) -> PostsOnce:
         self.during()

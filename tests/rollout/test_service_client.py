@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,14 +210,39 @@ def test_a_prompt_that_is_too_long_is_refused_before_anything_is_sent(bench: Ben
 
 def test_a_service_is_held_by_one_training(bench: Bench) -> None:
     server = bench.server()
-    first = bench.engine(server)
+    delivery = PostsOnce()
+    first = bench.engine(server, delivery=delivery)
     with pytest.raises(InputError, match=r"(?s)held by test \(process \d+ on .*Wait until it is free"):
         bench.engine(server)
     assert first.hold not in server.guard._status()["holder"].values(), "who asks doesn't learn the hold"
     first.close()
     first.close()
+    assert delivery.closed
     again = bench.engine(server)
     assert again.hold != first.hold
+
+
+def test_a_closed_engine_leaves_the_service_free(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although a look at the server is on its way when the engine is closed."""
+    release, renew = replica.Replica.release, replica.Replica.renew
+    renewing = threading.Event()
+
+    async def renew_slowly(self: replica.Replica) -> replica.ReplicaStatus:
+        renewing.set()
+        await asyncio.sleep(0.3)
+        return await renew(self)
+
+    async def release_slowly(self: replica.Replica) -> None:
+        await release(self)
+        await asyncio.sleep(0.6)
+
+    server = bench.server()
+    engine = bench.engine(server)
+    monkeypatch.setattr(replica.Replica, "release", release_slowly)
+    monkeypatch.setattr(replica.Replica, "renew", renew_slowly)
+    assert renewing.wait(5)
+    engine.close()
+    assert server.guard._state.holder is None
 
 
 def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:
@@ -418,7 +445,21 @@ def test_a_server_that_dies_while_it_is_given_weights_asks_for_them_again(bench:
     assert_whole(finish(engine), requests)
 
 
-def test_a_hold_that_another_training_took_ends_this_one(bench: Bench) -> None:
+def test_a_hold_that_another_had_for_a_moment_is_taken_back(bench: Bench) -> None:
+    server = bench.server()
+    engine = bench.engine(server)
+    state = server.guard._state
+    state._lease = None
+    other = state.take({"name": "other", "pid": 1, "host": "x", "since": "y"})
+    wait_for(lambda: engine._dispatcher.members[0].taken_at is not None)
+    state.release(other)
+    requests = groups(1)
+    engine.submit(requests)
+    assert_whole(finish(engine), requests)
+
+
+def test_a_hold_that_another_training_took_ends_this_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_dispatch, "TAKEN_AFTER", 0.2)
     server = bench.server()
     engine = bench.engine(server)
     server.guard._state._lease = None  # it ran out

@@ -200,6 +200,6 @@ def test_a_server_that_does_not_start_says_why(
     assert raised.value.log_text
     done = ascent("serve", broken, "--name", "broken")
     assert done.returncode == 2
-    assert "the end of its log:" in done.stderr
+    assert "its log says:" in done.stderr
     assert "error: service broken: the server did not start: process" in done.stderr
     assert list(record.read_all()) == []

@@ -47,6 +47,8 @@ class KeepsWeights:
     def __init__(self) -> None:
         self.failed: dict[str, str] = {}
 
+    def close(self) -> None: ...
+
     def deliver(self, replicas: Sequence[Any], named_tensors: Any, version: int, canary: Any) -> KeepsWeights:
         return self
 

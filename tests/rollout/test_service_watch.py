@@ -24,7 +24,8 @@ from ascent.rollout.engine import EngineSettings
 from ascent.rollout.service import keeper, launch, record, server_process, watch
 from ascent.rollout.service.processes import group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
-from ascent.rollout.service.server_process import Endpoint, ServerProcess, log_tail
+from ascent.rollout.service.server_log import excerpt, last_line, log_text
+from ascent.rollout.service.server_process import Endpoint, ServerProcess
 from ascent.rollout.service.settings import ServiceSettings, check, from_json
 from ascent.rollout.service.watch import ReplicaWatch
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
@@ -175,7 +176,8 @@ def test_a_server_that_never_served_is_not_started_again(watched: Callable[..., 
     wait_for(lambda: server.watch.record.state == "failed")
     assert server.watch.record.restarts == 0
     assert server.watch.record.why.endswith("ended with code 3")
-    assert log_tail(server.log) == "out of memory"
+    assert log_text(server.log) == "out of memory\n"
+    assert last_line(server.log) == "out of memory"
 
 
 def test_a_server_that_takes_too_long_to_start_is_a_failure(watched: Callable[..., Watched]) -> None:
@@ -188,6 +190,21 @@ def test_a_command_that_is_not_there_is_a_failure(watched: Callable[..., Watched
     server = watched(command=["/nonexistent"])
     wait_for(lambda: server.watch.record.state == "failed")
     assert server.watch.record.why == "it can't be started: [Errno 2] No such file or directory: '/nonexistent'"
+
+
+def test_an_excerpt_of_a_log_begins_with_the_cause() -> None:
+    place = "(EngineCore pid=17) ERROR 11-30 05:03:35 [core.py:1433] "
+    log = [
+        f"{place}Traceback (most recent call last):",
+        f"{place}ValueError: No available memory for the cache blocks.",
+    ]
+    log += ["ValueError: No available memory for the cache blocks.", *("  File x, line 1" for _ in range(40))]
+    log += ["RuntimeError: Engine core initialization failed.", "", ""]
+    lines = excerpt("\n".join(log)).splitlines()
+    assert lines[:2] == ["ValueError: No available memory for the cache blocks.", "..."]
+    assert lines[-1] == "RuntimeError: Engine core initialization failed."
+    assert len(lines) == 14
+    assert excerpt("") == ""
 
 
 def test_the_keeper_ends_groups_when_its_writer_is_gone(tmp_path: Path) -> None:
@@ -263,6 +280,7 @@ def test_a_service_that_is_just_starting_is_left_alone(home: Path) -> None:
 def test_names_that_are_no_folders_are_refused(home: Path, name: str) -> None:
     with pytest.raises(InputError, match="service name"):
         record.claim(name)
+    assert record.claim(record.name_for(name)).parent == home / "ascent" / "serve"
 
 
 def test_status_tells_and_removes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

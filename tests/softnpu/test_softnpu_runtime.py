@@ -211,6 +211,16 @@ def test_runtime(softnpu: Environment) -> None:
     }
 
 
+def test_a_program_may_end_right_after_its_last_backward_pass(softnpu: Environment) -> None:
+    program = """
+import torch
+a, b = torch.nn.Linear(4, 4).to("npu:0"), torch.nn.Linear(4, 4).to("npu:1")
+b(a(torch.ones(2, 4, device="npu:0")).tanh().to("npu:1")).square().sum().backward()
+"""
+    for _ in range(3):  # before autograd's threads were waited for, two of three such processes were aborted
+        run_softnpu(program, environment=softnpu(devices=2))
+
+
 FUSION = """
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch_npu import npu_fusion_attention as fused

@@ -64,6 +64,10 @@ class WeightDelivery(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of memory and connections. Safe to call twice."""
+        ...
+
 
 class ServerCallError(RuntimeError):
     """A call to a sampling server failed. `status` is the HTTP status, None when there was no whole answer; `code` is

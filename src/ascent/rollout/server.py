@@ -10,6 +10,7 @@ import queue
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ascent.errors import InputError
@@ -63,6 +64,10 @@ class ServerEngine:
         if not sends_weights and hold is None:
             raise ValueError("a process that joins needs the hold of the one that sends weights")
         self.hold = hold or secrets.token_hex(16)
+        if (
+            address.folder is not None and not address.folder.exists()
+        ):  # another machine's, told by who took the service
+            address = replace(address, folder=None)
         self._address, self._delivery = address, delivery
         self._http = HttpThread()
         self._replicas = [Replica(url, address.token, self.hold, self._http) for url in address.urls]
@@ -151,14 +156,16 @@ class ServerEngine:
         return self._statistics.take()
 
     def close(self) -> None:
-        """See RolloutEngine. The servers go on; the hold on them is given back."""
+        """See RolloutEngine. The servers go on; the hold on them is given back, and the delivery is closed."""
         if self._http.closed:
             return
         self._http.run(self._end())
         self._http.close()
+        if self._delivery is not None:
+            self._delivery.close()
 
     async def _end(self) -> None:
-        self._dispatcher.stop()
+        await self._dispatcher.stop()
         if self._sends_weights:
             # where that fails, the lease runs out by itself
             await asyncio.gather(*(replica.release() for replica in self._replicas), return_exceptions=True)
@@ -233,6 +240,9 @@ class ServerEngine:
 
     def _begin(self, version: int) -> list[Replica]:
         """Close every server that is there; waits for one. Raises WeightSyncError when those that are there refuse."""
+        while not all(member.looked for member in self._dispatcher.members):
+            self._check()
+            time.sleep(_POLL_SECONDS)
         while True:
             self._check()
             begun: list[Replica] = []

@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.2  # between two looks at a server; in a hurry while completions wait for one
 MISSES = 2  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
+TAKEN_AFTER = (
+    5.0  # seconds in which another may have a server; who tries to take a service holds parts of it for a moment
+)
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # before a completion that a server failed to sample is tried again
 _REFUSED = 409
 
@@ -40,6 +43,8 @@ class Member:
     incarnation: str = ""
     heard_at: float = 0.0  # when it last answered; 0: it is not reachable
     held: bool = False
+    looked: bool = False  # whether it was looked at at all
+    taken_at: float | None = None  # since when another has it
     misses: int = 0
     answers: int = 0  # to sampling requests, whatever they said: signs of life
     flights: dict[asyncio.Task[float | None], Job] = field(default_factory=dict)
@@ -104,9 +109,13 @@ class Dispatcher:
             member.wake.set()
         self._dispatch()
 
-    def stop(self) -> None:
-        """Sample nothing any more, for good."""
+    async def stop(self) -> None:
+        """Sample nothing any more, for good; afterwards no server is asked for anything, or taken again."""
         self.failure = self.failure or EngineLostError("the engine was closed")
+        tasks = [*self._tasks, *self._pauses, *(flight for member in self.members for flight in member.flights)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def in_flight(self) -> int:
         """How many completions servers are sampling."""
@@ -224,6 +233,7 @@ class Dispatcher:
                 self._heard(member, await self._ask(member))
             except ServerCallError as error:
                 self._missed(member, error, busy=member.answers > answers)
+            member.looked = True
             waits = self._waiting and self.version is not None and not member.has(self.version)
             member.wake.clear()
             with contextlib.suppress(TimeoutError):
@@ -232,7 +242,10 @@ class Dispatcher:
     def _missed(self, member: Member, error: ServerCallError, *, busy: bool) -> None:
         _log.debug("%s", error)
         if error.code == "held":
-            self._fail(EngineLostError(f"{error}: this training lost its hold, and another has taken the server"))
+            member.held = False
+            member.taken_at = member.taken_at or time.monotonic()
+            if time.monotonic() - member.taken_at > TAKEN_AFTER:
+                self._fail(EngineLostError(f"{error}: this training lost its hold, and another has taken the server"))
         elif error.status == 401:
             self._fail(EngineLostError(str(error)))
         elif error.code == NO_CONNECTION:
@@ -263,7 +276,7 @@ class Dispatcher:
             _log.warning("%s was restarted", member.replica.url)
             self._break_off(member)
         member.incarnation = status.incarnation
-        member.misses = 0
+        member.misses, member.taken_at = 0, None
         member.heard_at = self._up_at = time.monotonic()
         self._dispatch()
 

@@ -18,9 +18,10 @@ def canary_sequences(prompts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...],
     return tuple(ends)[:SEQUENCES]
 
 
-def measure(model: Any, sequences: tuple[tuple[int, ...], ...], device: torch.device) -> Canary:
+def measure(model: Any, sequences: tuple[tuple[int, ...], ...]) -> Canary:
     """What the model's present weights make of `sequences` (N of them, at most T tokens). Collective with a sharded
-    model; leaves the model in the mode it was in."""
+    model; leaves the model in the mode and on the device it is in (the host, for a model that training will shard)."""
+    device = next(model.parameters()).device
     longest = max(len(sequence) for sequence in sequences)
     ids_NT = torch.zeros(len(sequences), longest, dtype=torch.long, device=device)
     mask_NT = torch.zeros_like(ids_NT)

@@ -11,6 +11,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
+from ascent.compat.lora_merge import adds_up, merged_parameters
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 
@@ -79,6 +80,14 @@ class ParameterWalk(VLLMGeneration):
         if version == 2 and not units:  # the model is cut when training begins
             self._dist.fsdp_version = None
         try:
-            yield from self._iter_named_params()
+            if not self._dist.is_fsdp and not self._dist.is_zero3 and adds_up(self.model):
+                yield from self._merged()
+            else:
+                yield from self._iter_named_params()
         finally:
             self._dist.fsdp_version = version
+
+    def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, value in merged_parameters(self.model):
+            name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            yield self._fix_param_name_to_vllm(name, extra_prefixes=["modules_to_save.default."]), value

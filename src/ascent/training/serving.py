@@ -19,11 +19,12 @@ from ascent.rollout.server import ServerEngine
 from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, remote_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.settings import ServiceSettings
-from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
-from ascent.rollout.weights.choice import choose, transport
+from ascent.rollout.vllm_plugin import WORKER_EXTENSION
+from ascent.rollout.weights.choice import BACKENDS, choose, transport
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.tracking.run_directory import RunDirectory
 
+_TRANSPORTS = {backend: name for name, backend in BACKENDS.items()}
 _OWN_DEVICE_SHARE = 0.9  # of a device that nobody else uses; vLLM's own default
 
 
@@ -82,24 +83,23 @@ def _join(
 
 
 def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:
-    backend = address.transport or _backend(rollout, same_host=False)
+    name = _TRANSPORTS.get(address.transport or "") or _transport(rollout, same_host=False)
     dtype = address.dtype or dtype
-    return WeightDelivery(transport(backend, dtype, str(devices.current())), dtype, verify=rollout.verify)
+    return WeightDelivery(transport(name, dtype, str(devices.current())), dtype, verify=rollout.verify)
 
 
-def _backend(rollout: RolloutSection, *, same_host: bool) -> str:
-    """vLLM's name of the weight-transfer engine that the servers load."""
-    asked = rollout.transport
-    if asked != "auto":
-        return SHM_BACKEND if asked == "shm" else asked
+def _transport(rollout: RolloutSection, *, same_host: bool) -> str:
+    """How weights reach the servers, by the configuration's name of it."""
+    if rollout.transport != "auto":
+        return rollout.transport
     choice = choose(
         engine_kind(),
         vllm_version=installed_vllm(),
         same_host=same_host,
         tensor_parallel=rollout.tensor_parallel_size,
     )
-    print(f"weights travel by {choice.backend}: {choice.reason}", file=sys.stderr, flush=True)
-    return choice.backend
+    print(f"weights travel by {choice.name}: {choice.reason}", file=sys.stderr, flush=True)
+    return choice.name
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def _own_service(
         replicas=rollout.replicas,
         tensor_parallel=rollout.tensor_parallel_size,
         devices=() if kind == "cpu" else config.server_devices(processes),
-        transport=_backend(rollout, same_host=True),
+        transport=BACKENDS[_transport(rollout, same_host=True)],
         worker_extension=WORKER_EXTENSION,
         max_restarts=rollout.max_restarts,
         restart_window=60.0 * rollout.restart_window_minutes,

@@ -180,7 +180,7 @@ class GRPOTrainer(TRLTrainer):
         if self._served:
             rows: Any = self.train_dataset
             sequences = canary_sequences(self._prompt_ids(rows[place] for place in range(min(8, len(rows)))))
-            canary = lambda: measure(self.model, sequences, self.accelerator.device)  # noqa: E731 - the model may be wrapped later
+            canary = lambda: measure(self.model, sequences)  # noqa: E731 - the model may be wrapped later
         return Policy(
             version=lambda: self.state.global_step,
             named_tensors=ParameterWalk(self.model, self.accelerator, self.processing_class).named_tensors,

@@ -8,11 +8,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
 #include <set>
+#include <thread>
 
 namespace softnpu {
 namespace {
@@ -277,6 +279,18 @@ int64_t sdp_choice(
 at::Tensor host_view(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kNpu) return tensor;
   return over(host_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
+}
+
+void drain_autograd() {
+  // A backward pass returns before its thread has freed the pass's state, which may hold Python objects. A thread works on
+  // one pass after the other, so when it has done another one, which comes from a thread that Python doesn't know, the
+  // earlier ones are freed.
+  std::thread([] {
+    for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
+      const auto none = at::empty({0}, c10::Device(kNpu, index));  // takes no memory
+      none.detach().requires_grad_().view({0}).backward(none);
+    }
+  }).join();
 }
 
 void register_operators() {

@@ -32,6 +32,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("memory_fraction", [](int index) { return memory_fraction(index); });
   m.def("set_memory_fraction", [](int index, double fraction) { set_memory_fraction(index, fraction); });
   m.def("hccl_over", &hccl_over);
+  m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   // The name and the argument (a storage's address, `_cdata`) are torch_npu's.
   m.def("_storage_Use_Count", [](size_t address) {
     return c10::raw::intrusive_ptr::use_count(reinterpret_cast<c10::StorageImpl*>(address));

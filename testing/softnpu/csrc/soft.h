@@ -51,5 +51,7 @@ void unlock_allocators();
 /// A CPU tensor over the same bytes, which it keeps alive. A host tensor is returned as it is.
 at::Tensor host_view(const at::Tensor& tensor);
 void register_operators();
+/// Return when autograd's threads for the devices have let go of all that Python has given them.
+void drain_autograd();
 
 }  // namespace softnpu

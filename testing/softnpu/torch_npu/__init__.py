@@ -6,6 +6,7 @@ what it can't show, is in the README beside the sources.
 
 from __future__ import annotations
 
+import atexit
 import os
 
 _autoload_was = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
@@ -31,6 +32,13 @@ torch._register_device_module("npu", npu)
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 torch.version.cann = "none (software NPU)"  # type: ignore[attr-defined]
 _register_hccl()
+
+
+@atexit.register
+def _drain_autograd() -> None:
+    # A thread that frees Python objects while the interpreter ends is ended too, and takes the process with it.
+    if npu.is_initialized():
+        _C.drain_autograd()
 
 
 def _autoload() -> None:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from ascent.errors import InputError
+from ascent.rollout.control import ServerCallError
 from ascent.rollout.engine import WeightSyncError
 from ascent.rollout.weights.canary import CanaryJudge
 from ascent.rollout.weights.choice import BACKENDS, choose, transport
+from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.generations import generation
 from ascent.rollout.weights.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
 
@@ -23,26 +25,26 @@ ELSEWHERE = {"same_host": False, "shares_device": False}
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "place", "more", "backend"),
+    ("kind", "version", "place", "more", "name"),
     [
-        ("cpu", "0.31.0", APART, {}, "ascent_shm"),
-        ("cpu", "0.23.0", SHARED, {}, "ascent_shm"),
+        ("cpu", "0.31.0", APART, {}, "shm"),
+        ("cpu", "0.23.0", SHARED, {}, "shm"),
         ("npu", "0.23.0", APART, {}, "hccl"),
         ("npu", "0.23.0", ELSEWHERE, {}, "hccl"),
-        ("npu", "0.23.0.post1", SHARED, {}, "ascent_shm"),
+        ("npu", "0.23.0.post1", SHARED, {}, "shm"),
         ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True}, "npu_ipc"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "ascent_shm"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "ascent_shm"),
-        ("npu", "0.29.0", APART, {}, "ascent_shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "shm"),
+        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "shm"),
+        ("npu", "0.29.0", APART, {}, "shm"),
         ("cuda", "0.31.0", APART, {}, "nccl"),
         ("cuda", "0.31.0", ELSEWHERE, {}, "nccl"),
-        ("cuda", "0.31.0", SHARED, {}, "ascent_shm"),
+        ("cuda", "0.31.0", SHARED, {}, "shm"),
         ("cuda", "0.31.0", SHARED, {"allows_pickled_handles": True}, "ipc"),
     ],
 )
-def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, backend: str) -> None:
+def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, name: str) -> None:
     chosen = choose(kind, vllm_version=version, **place, **more)
-    assert chosen.backend == backend
+    assert chosen.name == name
     assert len(chosen.reason) > 20
 
 
@@ -55,8 +57,8 @@ def test_no_way_to_another_machine_is_said(kind: str, version: str, shares: bool
 
 
 def test_every_backend_has_a_sender_and_others_are_refused() -> None:
-    for backend in BACKENDS:
-        assert transport(backend, "bfloat16", "cpu").backend == backend
+    for name, backend in BACKENDS.items():
+        assert transport(name, "bfloat16", "cpu").backend == backend
     with pytest.raises(InputError, match="unknown transport 'carrier_pigeon'"):
         transport("carrier_pigeon", "bfloat16", "cpu")
 
@@ -218,6 +220,38 @@ def test_chunks_hold_every_tensor_once_and_keep_their_measure(limit: int) -> Non
     assert described(chunks[0])["dtype_names"][0] == "bfloat16"
 
 
+class Plain:
+    """A server that was started without the worker extension."""
+
+    url = "http://plain"
+    vllm_version = "0.31.0"
+
+    def post(self, route: str, body: Any, *, timeout: float) -> Any:
+        raise ServerCallError(
+            f"{route}: Worker failed with error 'Method {body.get('method')!r} is not implemented.'", 500
+        )
+
+    def get(self, route: str, *, timeout: float) -> Any:
+        raise ServerCallError(route, 404)
+
+
+@pytest.mark.torch
+def test_a_server_without_the_extension_is_told_what_to_do() -> None:
+    import torch
+
+    walked = []
+
+    def walk() -> Any:
+        for name in "ab":
+            yield name, torch.zeros(2)
+            walked.append(name)
+
+    delivery = WeightDelivery(transport("shm", "float32", "cpu"), "float32")
+    with pytest.raises(WeightSyncError, match=r"can't verify weights: start it with --worker-extension-cls ascent\."):
+        delivery.deliver([Plain()], walk(), 1)
+    assert walked == ["a", "b"]
+
+
 def test_canary_learns_what_is_usual_and_no_more() -> None:
     judge = CanaryJudge("float32")
     assert judge.judge(0.01).agrees, "nothing is known yet"
@@ -234,3 +268,57 @@ def test_canary_learns_what_is_usual_and_no_more() -> None:
         assert quiet.judge(1e-6).agrees
     assert quiet.judge(0.015).agrees, "below the floor nothing is alarming"
     assert not CanaryJudge("float32").judge(0.2).agrees, "the first one too"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 10_000, 1 << 20])
+def test_shared_chunks_hold_every_tensor_once_in_two_segments(
+    chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server would read, while the next chunk is being written already."""
+    import torch
+
+    from ascent.rollout.weights import shm_sender
+
+    walk = [(f"w{n}", torch.randn(n * 37 % 61, 5 + n % 3)) for n in range(40)] + [("count", torch.arange(3))]
+    read: dict[str, Any] = {}
+    sizes = []
+
+    class Reader:
+        url = "reader"
+        vllm_version = "0.31.0"
+
+        def post(self, route: str, body: Any, *, timeout: float) -> Any:
+            segment = OpenedSegment(body["update_info"]["segment"])
+            slots = parse_slots(body["update_info"]["tensors"], segment.size)
+            sizes.append(sum(slot.nbytes for slot in slots) if len(slots) > 1 else 0)
+            for slot in slots:
+                assert slot.name not in read
+                read[slot.name] = segment.tensor(slot).clone()
+
+        def get(self, route: str, *, timeout: float) -> Any:
+            raise ServerCallError(route, 404)
+
+    alive: set[str] = set()
+    most = 0
+
+    class Counted(Segment):
+        def __init__(self, size: int) -> None:
+            nonlocal most
+            super().__init__(size)
+            alive.add(self.name)
+            most = max(most, len(alive))
+
+        def close(self) -> None:
+            super().close()
+            alive.discard(self.name)
+
+    monkeypatch.setattr(shm_sender, "Segment", Counted)
+    made = shm_sender.ShmTransport("bfloat16", chunk_bytes)
+    assert made.send([Reader()], iter(walk), lambda name, tensor: None) == {}
+    assert list(read) == [name for name, _ in walk]
+    for name, tensor in walk:
+        assert torch.equal(read[name], tensor.bfloat16() if tensor.is_floating_point() else tensor)
+    assert most <= 2
+    assert not alive
+    assert max(sizes) <= chunk_bytes

@@ -19,10 +19,12 @@ from ascent.rollout.engine import EngineSettings
 from ascent.rollout.models import model_folder
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
+from ascent.rollout.service.record import name_for
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
+from ascent.rollout.service.server_log import excerpt
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
-from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
-from ascent.rollout.weights.choice import choose
+from ascent.rollout.vllm_plugin import WORKER_EXTENSION
+from ascent.rollout.weights.choice import BACKENDS, choose
 
 _CPU_KV_CACHE_MB = 512
 
@@ -62,10 +64,10 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
 def _backend(args: argparse.Namespace, kind: Kind) -> str:
     """vLLM's name of the transport of weights."""
     if args.transport != "auto":
-        return SHM_BACKEND if args.transport == "shm" else str(args.transport)
+        return BACKENDS[args.transport]
     same_host = is_loopback(args.host)
     choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
-    _say(f"weights come by {choice.backend}: {choice.reason}")
+    _say(f"weights come by {choice.name}: {choice.reason}")
     return choice.backend
 
 
@@ -76,22 +78,22 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    name = args.name or _default_name(args.model)
+    name = args.name or name_for(Path(args.model).name)
     try:
         with running_service(settings, name=name, log_folder=args.logs, api_key=_api_key(args)) as address:
             _say(_welcome(address, settings))
-            why, log_text = wait_until_it_ends(address)
+            why, log = wait_until_it_ends(address)
     except ServiceStartError as error:
-        why, log_text = str(error), error.log_text
+        why, log = str(error), error.whole_log
     except KeyboardInterrupt:
-        why = log_text = ""
+        why = log = ""
     if not why:
         _say(f"service {name} stopped")
         return 0
-    if log_text:
-        _say(f"the end of its log:\n{log_text}\n")
+    if log:
+        _say(f"its log says:\n{excerpt(log)}\n")
     _say(f"error: service {name}: {why}")
-    if known := explain(log_text):
+    if known := explain(log):
         _say(f"\n{known}")
     return 2
 
@@ -113,12 +115,6 @@ def _devices(args: argparse.Namespace) -> tuple[int, ...]:
         return tuple(int(index) for index in args.devices.split(","))
     except ValueError:
         raise InputError(f"--devices {args.devices}: expected numbers with commas between, such as 0,1") from None
-
-
-def _default_name(model: str) -> str:
-    """A service's name from its model's: letters, digits, '-', '_' and '.'."""
-    last = Path(model.rstrip("/")).name or "model"
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in last).lstrip(".") or "model"
 
 
 def _context(folder: Path) -> int:

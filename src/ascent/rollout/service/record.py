@@ -73,9 +73,18 @@ def services_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascent" / "serve"
 
 
+def name_for(text: str) -> str:
+    """A fit name of a service that is like `text`: letters, digits, '-', '_' and '.'."""
+    return "".join(letter if _fit(letter) else "-" for letter in text).lstrip(".") or "service"
+
+
+def _fit(letter: str) -> bool:
+    return letter.isascii() and (letter.isalnum() or letter in "-_.")
+
+
 def claim(name: str) -> Path:
     """Make the folder of a new service. Raises InputError when the name is unfit or taken by a living service."""
-    if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or name.startswith("."):
+    if not name or name != name_for(name):
         raise InputError(f"service name {name!r}: letters, digits, '-', '_' and '.' only")
     folder = services_folder() / name
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -19,18 +19,20 @@ from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, from_record
 from ascent.rollout.service.processes import start_ticks
-from ascent.rollout.service.server_process import log_tail
+from ascent.rollout.service.server_log import excerpt, log_text
 from ascent.rollout.service.settings import ServiceSettings, check
 
 _STOP_SECONDS = 40.0
 
 
 class ServiceStartError(RuntimeError):
-    """A service did not start. `log_text` is the end of the log of the server concerned."""
+    """A service did not start. `log_text` is what to show of the log of the server concerned, `whole_log` the log
+    itself, for whoever looks for the cause."""
 
-    def __init__(self, message: str, log_text: str = "") -> None:
+    def __init__(self, message: str, whole_log: str = "") -> None:
         super().__init__(message)
-        self.log_text = log_text
+        self.whole_log = whole_log
+        self.log_text = excerpt(whole_log)
 
 
 @contextlib.contextmanager
@@ -40,9 +42,9 @@ def running_service(
     """Start a service, wait until every server serves, and stop it at the end of the block.
 
     Its supervisor is a process of its own and ends when this process ends, however that happens. Progress is told on
-    standard error; logs go to `log_folder/replica-N.log` (default: `logs_folder()/NAME`), those of the last time to
-    `replica-N.log.1`. The record of a service that served and failed stays, for its clients. Raises InputError for
-    settings that can't be served and ServiceStartError when a server doesn't start.
+    standard error; logs go to the end of `log_folder/replica-N.log`. The default is `logs_folder()/NAME`, where those
+    of the last start become `replica-N.log.1`. The record of a service that served and failed stays, for its clients.
+    Raises InputError for settings that can't be served and ServiceStartError when a server doesn't start.
     """
     check(settings, api_key)
     if settings.device_kind == "cpu":
@@ -50,12 +52,12 @@ def running_service(
     folder = record.claim(name)
     token = api_key or secrets.token_hex(24)
     record.write_private(folder / record.TOKEN, token + "\n")
-    log_folder = log_folder or logs_folder() / name
-    log_folder.mkdir(parents=True, exist_ok=True)
-    for log in log_folder.glob("replica-*.log"):
+    logs = log_folder or logs_folder() / name
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in logs.glob("replica-*.log") if log_folder is None else ():
         log.rename(f"{log}.1")
     owner = {"pid": os.getpid(), "started": start_ticks(os.getpid())}
-    told = {"settings": settings.to_json(), "log_folder": str(log_folder.absolute()), "owner": owner}
+    told = {"settings": settings.to_json(), "log_folder": str(logs.absolute()), "owner": owner}
     record.write_private(folder / record.SETTINGS, json.dumps(told))
     command = [sys.executable, "-m", "ascent.rollout.service.supervisor", str(folder)]
     supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
@@ -76,7 +78,7 @@ def logs_folder() -> Path:
 
 
 def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
-    """Return when a service of this machine was stopped (empty) or failed: why, and the end of the log concerned."""
+    """Return when a service of this machine was stopped (empty) or failed: why, and the log concerned."""
     assert address.folder is not None
     while (found := record.read(address.folder)) is not None and found.alive():
         time.sleep(0.3)
@@ -85,7 +87,7 @@ def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
     failed = [replica for replica in found.replicas if replica.state == "failed"]
     if not failed:
         return f"its supervisor (process {found.pid}) is gone", ""
-    return f"{failed[0].why}\n  log: {failed[0].log}", log_tail(Path(failed[0].log))
+    return f"{failed[0].why}\n  log: {failed[0].log}", log_text(Path(failed[0].log))
 
 
 def stop_service(name: str) -> None:
@@ -110,7 +112,7 @@ def _wait_until_ready(supervisor: subprocess.Popen[bytes], folder: Path) -> Serv
         failed = [replica for replica in found.replicas if replica.state == "failed"] if found else []
         if failed:
             log = failed[0].log
-            raise ServiceStartError(f"the server did not start: {failed[0].why}\n  log: {log}", log_tail(Path(log)))
+            raise ServiceStartError(f"the server did not start: {failed[0].why}\n  log: {log}", log_text(Path(log)))
         if found is not None and found.state == "ready":
             return from_record(folder, found)
         if supervisor.poll() is not None:

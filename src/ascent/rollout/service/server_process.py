@@ -105,15 +105,3 @@ class ServerProcess:
         until = time.monotonic() + _SETTLE
         while (self._process.poll() is None or group_members(self.pid)) and time.monotonic() < until:
             time.sleep(0.05)
-
-
-def log_tail(log: Path, start: int = 0, lines: int = 15, most: int = 64 * 1024) -> str:
-    """The last lines of a server's log, from byte `start` on; empty when there are none."""
-    try:
-        with open(log, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(start, end - most))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.rstrip().splitlines()[-lines:])

@@ -13,7 +13,8 @@ from pathlib import Path
 from ascent.rollout.service.metrics import EngineMetrics
 from ascent.rollout.service.processes import cpu_ticks
 from ascent.rollout.service.record import ReplicaRecord
-from ascent.rollout.service.server_process import Endpoint, ServerProcess, log_tail
+from ascent.rollout.service.server_log import last_line
+from ascent.rollout.service.server_process import Endpoint, ServerProcess
 from ascent.rollout.service.settings import ServiceSettings
 
 _TICK, _PROBE, _STALL_PROBE, _TELL = 0.2, 1.0, 10.0, 20.0  # seconds between looks
@@ -91,7 +92,7 @@ class ReplicaWatch(threading.Thread):
                     return None
             if now - told >= _TELL:
                 told = now
-                last = log_tail(Path(self.record.log), server.log_start, lines=1)
+                last = last_line(Path(self.record.log), server.log_start)
                 self._tell(f"{self.name}: waiting for it to load the model ({_age(server):.0f} s); it says: {last}")
             if _age(server) > self._settings.start_timeout:
                 return f"it did not serve within {self._settings.start_timeout:g} s"

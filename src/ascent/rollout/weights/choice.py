@@ -10,15 +10,21 @@ from ascent.rollout.vllm_plugin import SHM_BACKEND
 from ascent.rollout.weights.generations import generation
 from ascent.rollout.weights.transport import Transport
 
-BACKENDS = (SHM_BACKEND, "hccl", "npu_ipc", "nccl", "ipc")
+# rollout.transport -> vLLM's name of the engine that receives
+BACKENDS = {"shm": SHM_BACKEND, "hccl": "hccl", "npu_ipc": "npu_ipc", "nccl": "nccl", "ipc": "ipc"}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """vLLM's name of the backend, and the reason for the log."""
+    """The transport's name (a key of BACKENDS), and the reason for the log."""
 
-    backend: str
+    name: str
     reason: str
+
+    @property
+    def backend(self) -> str:
+        """What vLLM is given as `--weight-transfer-config '{"backend": ...}'`."""
+        return BACKENDS[self.name]
 
 
 def choose(
@@ -54,7 +60,7 @@ def choose(
 
 def _shared_memory_only(same_host: bool, why: str) -> Choice:
     if same_host:
-        return Choice(SHM_BACKEND, f"{why}: shared memory of this machine")
+        return Choice("shm", f"{why}: shared memory of this machine")
     raise InputError(
         f"weights can't reach servers on another machine: {why}, and shared memory ends with this machine",
         "Run trainer and servers on one machine, or give the servers devices of their own.",
@@ -62,7 +68,7 @@ def _shared_memory_only(same_host: bool, why: str) -> Choice:
 
 
 def transport(
-    backend: str,
+    name: str,
     dtype: str,
     device: str,
     *,
@@ -70,20 +76,21 @@ def transport(
     chunk_bytes: int | None = None,
     timeout: float = 300.0,
 ) -> Transport:
-    """The trainer's side of a backend. `dtype`: the servers'. `device`: the trainer's, with its index.
+    """The trainer's side of a transport (a key of BACKENDS).
 
-    `address`: this machine as the servers reach it (hccl, nccl). `chunk_bytes`: how much is sent at once, by default
-    the transport's own measure. Raises InputError for an unknown backend.
+    `dtype`: the servers'. `device`: the trainer's, with its index. `address`: this machine as the servers reach it
+    (hccl, nccl). `chunk_bytes`: how much is sent at once, by default the transport's own measure. Raises InputError for
+    an unknown name, WeightSyncError for a transport that this training can't use.
     """
     from ascent.rollout.weights.collective import CollectiveTransport
     from ascent.rollout.weights.device_ipc import IpcTransport
     from ascent.rollout.weights.shm_sender import ShmTransport
 
     size: dict[str, Any] = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
-    if backend == SHM_BACKEND:
+    if name == "shm":
         return ShmTransport(dtype, timeout=timeout, **size)
-    if backend in ("hccl", "nccl"):
-        return CollectiveTransport(backend, dtype, device, address=address, timeout=timeout, **size)
-    if backend in ("npu_ipc", "ipc"):
-        return IpcTransport(backend, dtype, device, timeout=timeout, **size)
-    raise InputError(f"unknown transport {backend!r}", f"Known: {', '.join(BACKENDS)}.")
+    if name in ("hccl", "nccl"):
+        return CollectiveTransport(name, dtype, device, address=address, timeout=timeout, **size)
+    if name in ("npu_ipc", "ipc"):
+        return IpcTransport(name, dtype, device, timeout=timeout, **size)
+    raise InputError(f"unknown transport {name!r}", f"Known: {', '.join(BACKENDS)}.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascent.rollout.control import ControlPlane, ServerCallError
 from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
+from ascent.rollout.vllm_plugin import WORKER_EXTENSION
 from ascent.rollout.weights.canary import CanaryJudge, CanaryResult, difference
 from ascent.rollout.weights.expectation import Difference, Expectation
 from ascent.rollout.weights.generations import generation
@@ -61,9 +62,10 @@ class WeightDelivery:
         walk = iter(named_tensors)
         try:
             delivery.send(walk)
-        finally:
+        except Exception:
             for _ in walk:  # other processes take part in the walk, whatever failed here
                 pass
+            raise
         if self._verify:
             delivery.verify()
             if canary is not None:
@@ -109,7 +111,10 @@ class _Delivery:
             self._failed.update(self._transport.connect(self._alive(), self._incarnations))
             self._each(self._start)
             observe = self._expected.observe if self._verify else _unobserved
-            self._failed.update(self._transport.send(self._alive(), walk, observe))
+            if self._alive():
+                self._failed.update(self._transport.send(self._alive(), walk, observe))
+        for _ in walk:  # it is collective: its end is reached even when there is nobody to send to
+            pass
         with self._timed("finish"):
             self._each(self._finish)
 
@@ -161,7 +166,15 @@ class _Delivery:
         )
 
     def _begin(self, replica: ControlPlane) -> None:
-        reports = self._rpc(replica, "ascent_begin_update")
+        try:
+            reports = self._rpc(replica, "ascent_begin_update")
+        except ServerCallError as error:
+            if "ascent_begin_update" not in str(error):
+                raise
+            raise WeightSyncError(
+                f"the server can't verify weights: start it with --worker-extension-cls {WORKER_EXTENSION}, or set "
+                f"rollout.verify=false ({error})"
+            ) from error
         self._devices[replica.url] = str(reports[0]["device"]).partition(":")[0]
         self._incarnations[replica.url] = ",".join(str(report["incarnation"]) for report in reports)
 

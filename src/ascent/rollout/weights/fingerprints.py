@@ -3,11 +3,11 @@
 Trainer and server compute it separately and compare. The bytes are read as 32-bit words and summed, wrapping around,
 into lanes: word `p` of a block of `_ROWS * _LANES` words goes to lane `p % _LANES`. Any flipped bit changes its lane.
 `_LANES` is prime, so a row of the tensor that is put in another row's place meets other lanes (for rows of at least
-`_ROWS` words). The lanes, a thirty-second of the data, are folded once more with a different odd factor for each, so that
-their order counts, and BLAKE2b takes the rest together with name, dtype and shape. This finds faults; it is no defence
-against someone who forges weights.
+`_ROWS` words). The lanes, a thirty-second of the data, are folded once more with a different odd factor for each, so
+that their order counts, and BLAKE2b takes the rest together with name, dtype and shape. This finds faults; it is no
+defence against someone who forges weights.
 
-Loaded inside vLLM's processes: the standard library and torch only.
+Loaded inside vLLM's processes: the standard library, NumPy and torch only.
 """
 
 from __future__ import annotations

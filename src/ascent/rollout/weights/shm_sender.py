@@ -108,21 +108,23 @@ class _Chunks:
         self._turn = 0
 
     def __iter__(self) -> Iterator[tuple[Segment, list[Slot]]]:
-        segment, end = self._next_segment(0), 0
+        segment: Segment | None = None
         slots: list[Slot] = []
+        end = 0
         for name, tensor in self._walk:
             slot = self._slot(name, tensor, aligned(end))
-            if slots and slot.offset + slot.nbytes > segment.size:
+            if segment is not None and slot.offset + slot.nbytes > self._chunk_bytes:
                 yield segment, slots
-                segment, slots, slot = self._next_segment(slot.nbytes), [], self._slot(name, tensor, 0)
-            elif slot.nbytes > segment.size:
-                segment = self._grown(slot.nbytes)
+                segment, slots = None, []
+            if segment is None:
+                slot = self._slot(name, tensor, 0)
+                segment = self._next_segment(slot.nbytes)
             memory = segment.tensor(slot)
             memory.copy_(tensor.detach())  # also casts, and fetches from a device
             self._observe(name, memory)
             slots.append(slot)
             end = slot.offset + slot.nbytes
-        if slots:
+        if segment is not None:
             yield segment, slots
 
     def close(self) -> None:
@@ -135,11 +137,8 @@ class _Chunks:
         return Slot(name, dtype, tuple(tensor.shape), offset)
 
     def _next_segment(self, needed: int) -> Segment:
+        """The segment that is free now, replaced by a longer one where a tensor needs it."""
         self._turn = 1 - self._turn
-        return self._grown(needed)
-
-    def _grown(self, needed: int) -> Segment:
-        """The segment whose turn it is, replaced by a longer one where a tensor needs it."""
         segment = self._segments[self._turn]
         if segment is None or segment.size < needed:
             if segment is not None:

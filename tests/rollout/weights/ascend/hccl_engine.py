@@ -54,7 +54,7 @@ class HostCommunicator:
         self.disabled = bool(os.environ.get("STAND_IN_WITHOUT_HCCL"))
         self.available = not self.disabled
         store = distributed.TCPStore(address, port, world_size, rank == 0, timedelta(seconds=60))
-        self._gloo = distributed.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=60))
+        self._gloo = distributed.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=8))
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
         if self.disabled:
