@@ -44,13 +44,13 @@ def test_nested_phases_add_up_to_the_step() -> None:
 def test_tells_in_which_phase_an_exception_was_raised() -> None:
     clock = StepClock()
     clock.base("update")
-    assert clock.current == "update"
+    seen: list[str] = [clock.current]
     with contextlib.suppress(RuntimeError), clock.phase("generate"), clock.phase("sync"):
         raise RuntimeError
-    assert clock.current == "sync"
+    seen.append(clock.current)
     with clock.phase("logps"):
-        assert clock.current == "logps"
-    assert clock.current == "update"
+        seen.append(clock.current)
+    assert [*seen, clock.current] == ["update", "sync", "logps", "update"]
 
 
 def test_waits_for_the_device_at_every_change() -> None:
