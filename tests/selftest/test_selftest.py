@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,24 @@ def test_another_device_than_asked_for_is_told(ascent: Ascent, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.timeout(900)
-def test_passes_here(ascent: Ascent, tmp_path: Path) -> None:
-    done = ascent("selftest", "--device", "cpu", "--steps", 4, "--json", cwd=tmp_path, timeout=800)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_passes_here(device: str, softnpu: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    """On a machine with two software NPUs, which `--device cpu` leaves alone."""
+    environment = softnpu(devices=2)
+    environment.pop("ACCELERATE_USE_CPU", None)
+    command = [sys.executable, "-m", "ascent", "selftest", "--device", device, "--steps", "4", "--json"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1700, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    outcomes = {result["name"]: result["outcome"] for result in json.loads(done.stdout)["results"]}
+    report = json.loads(done.stdout)
+    outcomes = {result["name"]: result["outcome"] for result in report["results"]}
     assert outcomes.pop("sleep and wake") == "skipped"
     assert set(outcomes.values()) == {"passed"}
     assert len(outcomes) == 8
-    assert (tmp_path / "ascent-selftest-cpu.txt").read_text().strip().endswith("good: 8 passed, 1 skipped")
+    assert ("(software)" in next(each for each in report["results"] if each["name"] == "device")["what"]) == (
+        device == "npu"
+    )
+    said = (tmp_path / f"ascent-selftest-{device}.txt").read_text().strip()
+    assert said.endswith("good: 8 passed, 1 skipped")

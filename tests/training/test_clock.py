@@ -41,6 +41,18 @@ def test_nested_phases_add_up_to_the_step() -> None:
     assert (following.step, following.other, following.update) == (10, 10, 0)
 
 
+def test_tells_in_which_phase_an_exception_was_raised() -> None:
+    clock = StepClock()
+    clock.base("update")
+    seen: list[str] = [clock.current]
+    with contextlib.suppress(RuntimeError), clock.phase("generate"), clock.phase("sync"):
+        raise RuntimeError
+    seen.append(clock.current)
+    with clock.phase("logps"):
+        seen.append(clock.current)
+    assert [*seen, clock.current] == ["update", "sync", "logps", "update"]
+
+
 def test_waits_for_the_device_at_every_change() -> None:
     waited = mock.Mock()
     clock = StepClock(waited)

@@ -21,7 +21,7 @@ def refuse_on_npu(args: Any) -> None:
     if args.use_vllm and args.vllm_mode == "server":
         raise InputError(
             'vllm_mode="server" with plain=True: TRL can send weights to a server from CUDA devices only',
-            'Take vllm_mode="colocate", or leave plain out.',
+            'Leave plain out: Ascent sends weights to its own servers (docs/serving.md). Or take vllm_mode="colocate".',
         )
     if getattr(args, "use_transformers_continuous_batching", False):
         raise InputError(

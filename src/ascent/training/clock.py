@@ -29,6 +29,7 @@ class StepClock:
         """Count the time inside as `name`, less the phases that are entered within."""
         self._switch()
         self._stack.append(name)
+        self._failed_in = None
         try:
             yield
         except BaseException:

@@ -1,0 +1,67 @@
+"""An allocation that fails is explained with the settings that need less; other errors pass as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ascent.config import RunConfig
+from ascent.tracking.run_directory import RunDirectory
+from ascent.training.out_of_memory import OutOfMemoryError, explain_out_of_memory
+
+pytestmark = pytest.mark.torch
+
+
+def explained(folder: Path, phase: str, **config: Any) -> str:
+    """What is said when the host has no memory for a tensor of a petabyte."""
+    import torch
+
+    arguments: Any = SimpleNamespace(
+        process_index=1,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        gradient_checkpointing=True,
+        max_completion_length=32,
+    )
+    settings = RunConfig.model_validate({"model": {"path": "policy"}, **config})
+    with (
+        pytest.raises(OutOfMemoryError) as told,
+        explain_out_of_memory(settings, arguments, RunDirectory(folder), lambda: (3, phase)),
+    ):
+        torch.empty(2**50, dtype=torch.uint8)
+    return str(told.value)
+
+
+def test_what_was_asked_for_and_what_needs_less(tmp_path: Path) -> None:
+    said = explained(tmp_path, "update")
+    assert "out of memory on the host (process 1) in step 3, computing the loss and the update" in said
+    assert "can't allocate memory: you tried to allocate 1125899906842624 bytes" in said
+    assert "trainer.per_device_train_batch_size=4 trainer.gradient_accumulation_steps=4 (now 8 and 2)" in said
+    assert "gradient_checkpointing" not in said, "it is on already"
+    assert "memory.engine_share" not in said, "vLLM takes nothing of it on CPU"
+    kept = tmp_path / "failure-rank1.log"
+    assert str(kept) in said
+    assert "torch.empty(2**50" in kept.read_text()
+
+
+def test_settings_that_would_not_help_are_not_named(tmp_path: Path) -> None:
+    sampling = explained(tmp_path, "generate", rollout={"engine": "transformers"})
+    assert "trainer.per_device_train_batch_size, now 8" in sampling
+    assert "rollout.engine=vllm" in sampling
+    assert "lora" not in sampling
+    cached = explained(tmp_path, "generate", memory={"kv_cache_mb": 64}, model={"path": "p", "dtype": "bfloat16"})
+    assert "memory.kv_cache_mb, now 64" in cached
+    assert "model.dtype" not in cached
+
+
+def test_other_errors_pass(tmp_path: Path) -> None:
+    settings, arguments = RunConfig.model_validate({"model": {"path": "policy"}}), SimpleNamespace(process_index=0)
+    with (
+        pytest.raises(RuntimeError, match="shape"),
+        explain_out_of_memory(settings, arguments, RunDirectory(tmp_path), lambda: (1, "update")),  # type: ignore[arg-type]
+    ):
+        raise RuntimeError("shape mismatch")
+    assert not list(tmp_path.iterdir())
