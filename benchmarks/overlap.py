@@ -1,6 +1,6 @@
 """What does sampling the next generation while this one trains save?
 
-    python benchmarks/overlap.py [--steps 12] [--prompts 4] [--tokens 48] [--json]
+    python benchmarks/overlap.py [--steps 12] [--prompts 8] [--tokens 64] [--json]
 
 One vLLM server pinned to the first core, the trainer to the second, a random policy; the same training with staleness 0
 and with staleness 1, one after the other, in one run. Prints a step's time (median), that of its two phases (sampling;
@@ -122,8 +122,8 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--prompts", type=int, default=4, help="of a generation; 8 completions each")
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--prompts", type=int, default=8, help="of a generation; 8 completions each")
+    parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
