@@ -222,6 +222,12 @@ BROKEN: list[tuple[Any, ...]] = [
     ("A508", variables(good(), TASK_QUEUE_ENABLE="2"), "warning"),
     ("A509", variables(good(), TORCH_DEVICE_BACKEND_AUTOLOAD="0"), "note"),
     ("A510", variables(good(), VLLM_PLUGINS="ascend,mine"), "error"),
+    (
+        "A510",
+        variables(good(), VLLM_PLUGINS="ascend,ascend_kv_connector"),
+        Purpose(server_mode=True),
+        "error",
+    ),
     ("A511", variables(good(), VLLM_WORKER_MULTIPROC_METHOD="fork"), "error"),
     ("A512", variables(good(), HCCL_SOCKET_IFNAME="bond9"), "error"),
     ("A513", variables(good(), INF_NAN_MODE_ENABLE="0"), "warning"),

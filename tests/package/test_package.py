@@ -157,3 +157,12 @@ def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     names = {path.stem for _, path in modules()}
     assert not names & {"utils", "helpers", "misc", "common"}
+
+
+def test_settings_may_stand_after_options(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ascent", "train", str(tmp_path / "none.yaml")]
+    for more, said in ((["--devices", "2", "a.b=1"], "none.yaml"), (["--devices", "2", "word"], "unrecognized")):
+        done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert ("unrecognized" in done.stderr) == (said == "unrecognized")

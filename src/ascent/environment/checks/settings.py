@@ -142,7 +142,8 @@ def plugins(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     if value is None or not _is_npu(environment):
         return
     names = {name.strip() for name in value.split(",")}
-    missing = [name for name in ("ascend", "ascend_kv_connector") if name not in names]
+    needed = ["ascend", "ascend_kv_connector", *["ascent"] * bool(purpose.server_mode)]
+    missing = [name for name in needed if name not in names]
     if missing:
         yield found(
             "A510",
