@@ -186,7 +186,7 @@ def test_settings_that_the_server_refuses_are_bad_input(bench: Bench) -> None:
 
 def test_settings_that_json_cannot_say_are_bad_input(bench: Bench) -> None:
     engine = bench.engine(bench.server())
-    engine.submit(groups(1, sampling=Sampling(4, extra=(("logits_processors", {1, 2}),))))
+    engine.submit(groups(1, sampling=Sampling(4, extra=(("bad_words", {1, 2}),))))
     with pytest.raises(InputError, match="can't be sent to a server: Object of type set"):
         finish(engine)
 
