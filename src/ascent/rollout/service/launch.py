@@ -38,6 +38,8 @@ def server_command(settings: ServiceSettings, port: int) -> list[str]:
     command += ["--disable-uvicorn-access-log", "--disable-fastapi-docs"]
     if _knows("enable_scale_out"):  # newer releases keep /inference/v1/generate behind it
         command.append("--enable-scale-out")
+    if _in_one_process(settings):
+        command += ["--distributed-executor-backend", "uni"]
     if settings.tensor_parallel > 1:
         command += ["--tensor-parallel-size", str(settings.tensor_parallel)]
     if settings.transport is not None:
@@ -72,6 +74,15 @@ def server_environment(
     }
     environment[SETTINGS_VARIABLE] = json.dumps(guard)
     return environment
+
+
+def _in_one_process(settings: ServiceSettings) -> bool:
+    """Whether the engine computes by itself instead of in a worker process.
+
+    Engine and worker wait for each other spinning: on CPU they take two cores while they sample and one while they
+    idle, and on a small machine the front end and the trainer then wait seconds for a turn.
+    """
+    return settings.device_kind == "cpu" and settings.tensor_parallel == 1
 
 
 def _knows(option: str) -> bool:
