@@ -57,6 +57,8 @@ def server_environment(
     environment = {**_DEFAULTS, **kept, **_ENVIRONMENT}
     if environment.get("VLLM_LOGGING_LEVEL") != "DEBUG":  # a quiet trainer's servers still have a log worth reading
         environment["VLLM_LOGGING_LEVEL"] = "INFO"
+    if _in_one_process(settings):
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # otherwise vLLM's CPU platform insists on a worker process
     if settings.device_kind == "cpu":
         if (engines := settings.replicas * settings.tensor_parallel) > 1:
             # vLLM binds its threads to cores, and would bind those of all replicas to the same ones
