@@ -64,10 +64,8 @@ class ServerEngine:
         if not sends_weights and hold is None:
             raise ValueError("a process that joins needs the hold of the one that sends weights")
         self.hold = hold or secrets.token_hex(16)
-        if (
-            address.folder is not None and not address.folder.exists()
-        ):  # another machine's, told by who took the service
-            address = replace(address, folder=None)
+        if address.folder is not None and not address.folder.exists():
+            address = replace(address, folder=None)  # another machine's, told by the process that took the service
         self._address, self._delivery = address, delivery
         self._http = HttpThread()
         self._replicas = [Replica(url, address.token, self.hold, self._http) for url in address.urls]

@@ -50,6 +50,14 @@ def collective_api(backend: str, generation: Generation, buffer_bytes: int) -> C
     return StaticApi("vllm.distributed.weight_transfer.nccl_engine", "NCCL", buffer_bytes)
 
 
+def _group(address: str, port: int, world_size: int) -> dict[str, Any]:
+    return {"master_address": address, "master_port": port, "world_size": world_size}
+
+
+def _packing(buffer_bytes: int) -> dict[str, Any]:
+    return {"packed": True, "packed_buffer_size_bytes": buffer_bytes, "packed_num_buffers": _BUFFERS}
+
+
 @dataclass(frozen=True, slots=True)
 class StaticApi:
     """vLLM before 0.28, and vllm-ascend: static methods of the engine; packed settings ride each update."""
@@ -60,29 +68,22 @@ class StaticApi:
 
     def worker_info(self, address: str, port: int, rank_offset: int, world_size: int) -> dict[str, Any]:
         """See CollectiveApi."""
-        return {
-            "master_address": address,
-            "master_port": port,
-            "rank_offset": rank_offset,
-            "world_size": world_size,
-        }
+        return _group(address, port, world_size) | {"rank_offset": rank_offset}
 
     def update_info(self, chunk: Chunk) -> dict[str, Any]:
         """See CollectiveApi."""
-        return {**described(chunk), **self._packing()}
+        return {**described(chunk), **_packing(self.buffer_bytes)}
 
     def open(self, address: str, port: int, world_size: int) -> Any:
         """See CollectiveApi."""
-        info = {"master_address": address, "master_port": port, "world_size": world_size}
-        return self._engine().trainer_init(info)
+        return self._engine().trainer_init(_group(address, port, world_size))
 
     def send(self, group: Any, chunk: Chunk) -> None:
         """See CollectiveApi."""
-        arguments = getattr(self._module(), f"{self.prefix}TrainerSendWeightsArgs")(group=group, **self._packing())
+        arguments = getattr(self._module(), f"{self.prefix}TrainerSendWeightsArgs")(
+            group=group, **_packing(self.buffer_bytes)
+        )
         self._engine().trainer_send_weights(iter(chunk), arguments)
-
-    def _packing(self) -> dict[str, Any]:
-        return {"packed": True, "packed_buffer_size_bytes": self.buffer_bytes, "packed_num_buffers": _BUFFERS}
 
     def _engine(self) -> Any:
         return getattr(self._module(), f"{self.prefix}WeightTransferEngine")
@@ -99,15 +100,7 @@ class StatefulNcclApi:
 
     def worker_info(self, address: str, port: int, rank_offset: int, world_size: int) -> dict[str, Any]:
         """See CollectiveApi."""
-        return {
-            "master_address": address,
-            "master_port": port,
-            "rank_offset": rank_offset,
-            "world_size": world_size,
-            "packed": True,
-            "packed_buffer_size_bytes": self.buffer_bytes,
-            "packed_num_buffers": _BUFFERS,
-        }
+        return _group(address, port, world_size) | {"rank_offset": rank_offset} | _packing(self.buffer_bytes)
 
     def update_info(self, chunk: Chunk) -> dict[str, Any]:
         """See CollectiveApi."""
@@ -117,7 +110,7 @@ class StatefulNcclApi:
         """See CollectiveApi."""
         from vllm.distributed.weight_transfer.nccl_common import trainer_init
 
-        return trainer_init({"master_address": address, "master_port": port, "world_size": world_size})
+        return trainer_init(_group(address, port, world_size))
 
     def send(self, group: Any, chunk: Chunk) -> None:
         """See CollectiveApi."""
