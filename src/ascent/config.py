@@ -200,7 +200,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     if problems:
         raise _refusal(path, problems)
     if config.rollout.mode == "server" and config_file.get(source.values, "memory.engine_share") is not None:
-        notes.append("memory.engine_share is ignored with rollout.mode=server: a server's share is set where it starts")
+        notes.append("memory.engine_share is ignored with rollout.mode=server: servers have devices of their own")
     return _with_absolute_paths(config), notes
 
 

@@ -244,3 +244,39 @@ def test_a_resumed_run_trains_on_what_had_been_sampled_ahead(tiny_policy: Callab
     versions = [{record.weight_version for record in records} for _, records, _ in rest.generations]
     assert versions == [{1}, {2}], "generation 2 was sampled before the checkpoint, and is not sampled again"
     assert [groups for what, groups in engine.events if what == "submit"] == [["3"]]
+
+
+def test_servers_on_devices_that_are_not_there_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ascent import devices
+    from ascent.config import RunConfig
+    from ascent.errors import InputError
+    from ascent.rollout.engine import EngineSettings
+    from ascent.tracking.run_directory import RunDirectory
+    from ascent.training import serving
+
+    monkeypatch.setattr(serving, "engine_kind", lambda: "npu")
+    monkeypatch.setattr(devices, "kind", lambda: "npu")
+    monkeypatch.setattr(devices, "count", lambda: 4)
+    config = RunConfig.model_validate({"model": {"path": "m"}, "rollout": {"mode": "server", "replicas": 2}})
+    engine = EngineSettings("m", "bfloat16", 64)
+    with (
+        pytest.raises(InputError, match=r"(?s)devices 4, 5, but 4 are visible \(0 to 3\).*takes the first 4"),
+        serving.serving(config, engine, RunDirectory(tmp_path), rank=0, processes=4),
+    ):
+        pass
+
+
+def test_a_service_that_died_meanwhile_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascent.errors import InputError
+    from ascent.training import serving
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise EngineLostError("service policy was stopped")
+
+    monkeypatch.setattr(serving, "find_service", lambda name: name)
+    monkeypatch.setattr(serving, "_delivery", lambda *_: None)
+    monkeypatch.setattr(serving, "ServerEngine", lost)
+    with pytest.raises(InputError, match=r"(?s)policy was stopped.*ascent serve MODEL"):
+        serving.connect("policy")

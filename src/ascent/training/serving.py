@@ -13,7 +13,7 @@ from accelerate.utils import broadcast_object_list
 from ascent import devices
 from ascent.config import RolloutSection, RunConfig
 from ascent.errors import InputError
-from ascent.rollout.engine import EngineSettings, RolloutEngine
+from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.server import ServerEngine
 from ascent.rollout.service import record
@@ -39,7 +39,7 @@ def serving(
     service that isn't there, is held by another training, or does not start.
     """
     with contextlib.ExitStack() as stack:
-        with _told_to_all(rank, processes):
+        with _told_to_all(processes):
             address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
         served = _join(address, config.rollout, engine.dtype, run.path.name, rank=rank, processes=processes)
         stack.callback(served.close)
@@ -62,7 +62,7 @@ def connect(
     `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
     engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
     """
-    with _told_to_all(rank, processes):
+    with _told_to_all(processes):
         address = _standing(service) if rank == 0 else None
     return _join(address, RolloutSection(mode="server"), dtype, name, rank=rank, processes=processes)
 
@@ -72,7 +72,7 @@ def _join(
 ) -> ServerEngine:
     """Rank 0, which knows the address, holds the service; the others join it."""
     shared: list[tuple[ServiceAddress, str] | None] = [None]
-    with _told_to_all(rank, processes):
+    with _told_to_all(processes):
         if address is not None:
             served = ServerEngine(address, _delivery(rollout, address, dtype), holder_name=name)
             shared = [(address, served.hold)]
@@ -86,19 +86,22 @@ def _join(
 
 
 @contextlib.contextmanager
-def _told_to_all(rank: int, processes: int) -> Iterator[None]:
+def _told_to_all(processes: int) -> Iterator[None]:
     """What only rank 0 does: when it can't, all processes end with an InputError instead of waiting for it."""
-    failure: list[str | None] = [None]
+    failure: InputError | None = None
     try:
         yield
     except InputError as error:
-        if processes > 1:
-            broadcast_object_list([str(error)])
-        raise
+        failure = error
+    except EngineLostError as error:
+        failure = InputError(str(error), "Start the service again: ascent serve MODEL")
+    told = [None if failure is None else str(failure)]
     if processes > 1:
-        broadcast_object_list(failure)
-        if rank != 0 and failure[0] is not None:
-            raise InputError(failure[0])
+        broadcast_object_list(told)
+    if failure is not None:
+        raise failure
+    if told[0] is not None:
+        raise InputError(told[0])
 
 
 def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:
@@ -142,6 +145,13 @@ def _own_service(
     config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int
 ) -> Iterator[ServiceAddress]:
     rollout, kind = config.rollout, engine_kind()
+    places = () if kind == "cpu" else config.server_devices(processes)
+    if places and kind == devices.kind() and max(places) >= devices.count():
+        raise InputError(
+            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
+            f"{devices.count() - 1}), of which the training takes the first {processes}",
+            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
+        )
     settings = ServiceSettings(
         replace(
             engine,
@@ -152,7 +162,7 @@ def _own_service(
         kind,
         replicas=rollout.replicas,
         tensor_parallel=rollout.tensor_parallel_size,
-        devices=() if kind == "cpu" else config.server_devices(processes),
+        devices=places,
         transport=BACKENDS[_transport(rollout, same_host=True)],
         worker_extension=WORKER_EXTENSION,
         max_restarts=rollout.max_restarts,
