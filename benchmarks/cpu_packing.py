@@ -43,9 +43,9 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
     from vllm import _custom_ops
 
+    from ascent.models.folder import model_folder
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.local import LocalEngine
-    from ascent.rollout.models import model_folder
+    from ascent.rollout.engines.colocated import LocalEngine
 
     folder = str(model_folder(args.model))
     settings = EngineSettings(folder, "float32", 20 + args.tokens, args.sequences, kv_cache_bytes=256 * 2**20)

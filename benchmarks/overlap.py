@@ -31,7 +31,7 @@ def policy(folder: Path) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from ascent.rollout.models import load_tokenizer, model_folder
+    from ascent.models.folder import load_tokenizer, model_folder
 
     tokenizer = load_tokenizer(model_folder("builtin:starter"))
     tokenizer.save_pretrained(folder)
@@ -75,9 +75,9 @@ def train(folder: Path, address: Any, staleness: int, args: argparse.Namespace, 
     from transformers import PrinterCallback
 
     from ascent import GRPOConfig, GRPOTrainer
-    from ascent.rollout.server import ServerEngine
-    from ascent.rollout.weights.choice import transport
+    from ascent.rollout.engines.served.engine import ServerEngine
     from ascent.rollout.weights.delivery import WeightDelivery
+    from ascent.rollout.weights.transports.choice import transport
 
     delivery = WeightDelivery(transport("shm", "float32", "cpu"), "float32")
     engine = ServerEngine(address, delivery, holder_name="overlap")
@@ -131,9 +131,9 @@ def main() -> None:
         sys.exit("this benchmark needs two cores")
     quieten_transformers()
     from ascent.rollout.engine import EngineSettings
+    from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
     from ascent.rollout.service.running import running_service
     from ascent.rollout.service.settings import ServiceSettings
-    from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = policy(Path(scratch) / "policy")

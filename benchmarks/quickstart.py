@@ -119,10 +119,10 @@ def continue_warm_start(seed: int, seconds: float, folder: Path) -> tuple[Path, 
     """The starter after `seconds` more of its own supervised training; its folder and the number of steps."""
     from transformers import AutoModelForCausalLM
 
-    from ascent.rollout.models import load_tokenizer, model_folder
-    from ascent.rollout.starter.building import Recipe
-    from ascent.rollout.starter.noisy_solutions import examples, training_tasks
-    from ascent.rollout.starter.warm_start import Schedule, warm_start
+    from ascent.models.folder import load_tokenizer, model_folder
+    from ascent.models.starter.building import Recipe
+    from ascent.models.starter.noisy_solutions import examples, training_tasks
+    from ascent.models.starter.warm_start import Schedule, warm_start
 
     start = model_folder(f"builtin:starter:{seed}")
     network, tokenizer = AutoModelForCausalLM.from_pretrained(start), load_tokenizer(start)

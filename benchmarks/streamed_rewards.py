@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
     quieten_transformers()
+    from ascent.models.folder import load_tokenizer, model_folder
     from ascent.rewards.code import CodeReward
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.local import LocalEngine
-    from ascent.rollout.models import load_tokenizer, model_folder
+    from ascent.rollout.engines.colocated import LocalEngine
     from ascent.sandbox import Sandbox
     from ascent.tasks.loading import load_tasks
     from ascent.tasks.prompts import with_prompt

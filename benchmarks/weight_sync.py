@@ -63,7 +63,7 @@ def make_model(folder: Path, size: str, dtype: str) -> Any:
 def canary_of(model: Any) -> Any:
     """Four sequences of 32 tokens and what the model makes of them."""
 
-    from ascent.training.canary import measure
+    from ascent.rollout.weights.verify.canary_sequences import measure
 
     sequences = tuple(tuple(range(10 + 40 * n, 42 + 40 * n)) for n in range(4))
     return measure(model, sequences)
@@ -83,7 +83,7 @@ class Round:
         import torch
 
         from ascent.rollout.weights.delivery import WeightDelivery
-        from ascent.rollout.weights.shm_sender import ShmTransport
+        from ascent.rollout.weights.transports.shm import ShmTransport
 
         self.model, self.server, self.folder = model, server, folder
         self.tensors = [(name, parameter.detach().to(getattr(torch, dtype))) for name, parameter in self.walk()]
@@ -117,7 +117,7 @@ class Round:
             copy.copy_(tensor)
 
     def fingerprints(self) -> None:
-        from ascent.rollout.weights.fingerprints import fingerprint
+        from ascent.rollout.in_vllm.fingerprints import fingerprint
 
         for name, tensor in self.tensors:
             fingerprint(name, tensor)

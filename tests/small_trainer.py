@@ -8,7 +8,7 @@ from typing import Any
 
 from ascent import devices
 from ascent.tracking.rollouts import RolloutRecord
-from ascent.training.recording import StepRecord
+from ascent.training.records.recorder import StepRecord
 
 
 class Memory:

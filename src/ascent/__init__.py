@@ -13,14 +13,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ascent.rewards.code import CodeReward
     from ascent.training.arguments import GRPOConfig
-    from ascent.training.serving import connect
+    from ascent.training.engines.servers import connect
     from ascent.training.trainer import GRPOTrainer
 
 _PUBLIC = {
     "CodeReward": "ascent.rewards.code",
     "GRPOConfig": "ascent.training.arguments",
     "GRPOTrainer": "ascent.training.trainer",
-    "connect": "ascent.training.serving",
+    "connect": "ascent.training.engines.servers",
 }
 
 __all__ = ["CodeReward", "GRPOConfig", "GRPOTrainer", "__version__", "connect"]

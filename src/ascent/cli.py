@@ -202,11 +202,11 @@ def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
     resume = args.resume is not None
     try:
         if args.devices > 1:
-            from ascent.training.launch import launch
+            from ascent.training.launch.launcher import launch
 
             code = launch(run.path, args.devices, resume=resume, debug=args.debug)
         else:
-            from ascent.training.worker import work
+            from ascent.training.launch.worker import work
 
             code = work(run.path, resume=resume, debug=args.debug)
     except InputError:

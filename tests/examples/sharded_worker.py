@@ -11,7 +11,7 @@ from typing import Any
 import accelerate.state
 from accelerate.utils import DistributedType
 
-from ascent.training import worker
+from ascent.training.launch import worker
 
 _original = accelerate.state.PartialState.__init__
 

@@ -122,7 +122,7 @@ def test_memory_fits_a_card(name: str) -> None:
 
 @needs_trl
 def test_arithmetic_knows_what_is_sent_at_once() -> None:
-    from ascent.rollout.weights.collective import DEFAULT_CHUNK_BYTES
+    from ascent.rollout.weights.transports.collective import DEFAULT_CHUNK_BYTES
 
     assert ascend_memory.TRANSPORT_CHUNK_BYTES == DEFAULT_CHUNK_BYTES
 

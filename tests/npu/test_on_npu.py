@@ -13,8 +13,8 @@ from tests.child_pytest import ROOT, ChildRun, run_tests
 from tests.row import row_folder
 from tests.run_config import write_config
 
-from ascent.rollout.starter.building import Recipe, starter_folder
-from ascent.rollout.starter.warm_start import Schedule
+from ascent.models.starter.building import Recipe, starter_folder
+from ascent.models.starter.warm_start import Schedule
 from ascent.tracking.rollouts import read_rollouts
 from ascent.tracking.run_directory import read_json_lines
 

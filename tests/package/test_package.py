@@ -20,6 +20,7 @@ ORDER = (
     ("selftest",),
     ("training",),
     ("rollout", "rewards", "tracking", "report"),
+    ("models",),
     ("tasks", "memory"),
     ("compat",),
     ("devices",),

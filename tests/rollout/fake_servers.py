@@ -14,9 +14,9 @@ from typing import Any
 
 import uvicorn
 
-from ascent.rollout.control import ControlPlane, ServerCallError
+from ascent.rollout.in_vllm.guard import GENERATE, Guard, Receive, Scope, Send
 from ascent.rollout.service.address import ServiceAddress
-from ascent.rollout.service.guard import GENERATE, Guard, Receive, Scope, Send
+from ascent.rollout.weights.control import ControlPlane, ServerCallError
 
 TOKEN = "token-of-the-stand-ins"
 MAX_LEN = 64

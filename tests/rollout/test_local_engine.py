@@ -22,7 +22,7 @@ class Pair:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from ascent.rollout.local import LocalEngine
+        from ascent.rollout.engines.colocated import LocalEngine
         from ascent.rollout.weights.in_place import InPlaceWeights
         from ascent.rollout.weights.packed_cpu import CpuWeights
 
@@ -184,7 +184,7 @@ def test_starting_vllm_leaves_random_states_and_threads_alone(pair: Pair) -> Non
     """vLLM seeds all generators and takes torch.set_num_threads away when it starts; the engine puts them back."""
     import torch
 
-    from ascent.rollout.local import _unchanged_process
+    from ascent.rollout.engines.colocated import _unchanged_process
 
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     with _unchanged_process():

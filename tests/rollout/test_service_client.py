@@ -19,11 +19,12 @@ pytest.importorskip("uvicorn")
 from tests.rollout.fake_servers import FakeServer, PostsOnce, SilentListener, address_of, tokens_of
 
 from ascent.errors import InputError
-from ascent.rollout import server_dispatch
 from ascent.rollout.engine import EngineLostError, PromptTooLongError, WeightSyncError
-from ascent.rollout.server import ServerEngine
-from ascent.rollout.server_requests import Job
-from ascent.rollout.service import record, replica
+from ascent.rollout.engines.served import dispatch as server_dispatch
+from ascent.rollout.engines.served import replica
+from ascent.rollout.engines.served.engine import ServerEngine
+from ascent.rollout.engines.served.jobs import Job
+from ascent.rollout.service import record
 from ascent.rollout.service.processes import start_ticks
 from ascent.types import Completion, RolloutRequest, Sampling
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ascent.rollout.service import guard as guard_module
-from ascent.rollout.service.guard import Guard, Message, Receive, Scope, Send
-from ascent.rollout.service.replica_state import LEASE_SECONDS, RefusedError, ReplicaState
+from ascent.rollout.in_vllm import guard as guard_module
+from ascent.rollout.in_vllm.guard import Guard, Message, Receive, Scope, Send
+from ascent.rollout.in_vllm.guard_state import LEASE_SECONDS, RefusedError, ReplicaState
 
 TOKEN = "secret-token-of-the-service"
 HOLDER = {"name": "run", "pid": 1, "host": "here", "since": "now"}

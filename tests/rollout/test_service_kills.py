@@ -54,7 +54,7 @@ def requests(round_: int) -> list[RolloutRequest]:
 
 
 def engine_for(address: Any) -> Any:
-    from ascent.rollout.server import ServerEngine
+    from ascent.rollout.engines.served.engine import ServerEngine
 
     engine = ServerEngine(address, KeepsWeights(), holder_name="kills")
     engine.update_weights(iter(()), 1)

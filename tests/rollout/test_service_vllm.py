@@ -105,7 +105,7 @@ def address(serving: Serving) -> ServiceAddress:
 
 
 def engine_for(address: ServiceAddress, version: int = 1) -> Any:
-    from ascent.rollout.server import ServerEngine
+    from ascent.rollout.engines.served.engine import ServerEngine
 
     engine = ServerEngine(address, KeepsWeights(), holder_name="test run")
     engine.update_weights(iter(()), version)
@@ -171,7 +171,7 @@ def test_the_token_is_on_no_command_line(address: ServiceAddress) -> None:
 
 def test_samples_are_those_of_the_engine_in_process(address: ServiceAddress, tiny_policy: Callable[..., Path]) -> None:
     """Greedy and seeded, with every field of Sampling."""
-    from ascent.rollout.local import LocalEngine
+    from ascent.rollout.engines.colocated import LocalEngine
 
     requests = requests_for(SAMPLINGS)
     engine = engine_for(address, version=3)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ascent.errors import InputError
-from ascent.rollout.starter import building
-from ascent.rollout.starter.building import Recipe, check_unseen, recipe_of, starter_folder
-from ascent.rollout.starter.noisy_solutions import Noise, examples, noisy_solution, training_tasks
-from ascent.rollout.starter.warm_start import Schedule
+from ascent.models.starter import building
+from ascent.models.starter.building import Recipe, check_unseen, recipe_of, starter_folder
+from ascent.models.starter.noisy_solutions import Noise, examples, noisy_solution, training_tasks
+from ascent.models.starter.warm_start import Schedule
 from ascent.tasks.builtin import held_out_builtin
 from ascent.tasks.loading import load_split
 
@@ -104,7 +104,7 @@ def test_the_loser_of_a_race_takes_the_winners_folder(tmp_path: Path, monkeypatc
 
 @pytest.mark.torch
 def test_tokens_of_prompt_and_completion_do_not_merge(tmp_path: Path) -> None:
-    from ascent.rollout.models import load_tokenizer
+    from ascent.models.folder import load_tokenizer
 
     tokenizer = load_tokenizer(starter_folder(SMALL, tmp_path))
     assert len(tokenizer) == 512
@@ -134,7 +134,7 @@ def test_the_starter_has_much_to_learn_and_something_to_learn_from() -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from ascent.rollout.models import load_tokenizer, model_folder
+    from ascent.models.folder import load_tokenizer, model_folder
 
     folder = model_folder("builtin:starter")
     network, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), load_tokenizer(folder)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 def engine(tiny_policy: Callable[..., Path]) -> Any:
     from transformers import AutoModelForCausalLM
 
-    from ascent.rollout.transformers_engine import TransformersEngine
+    from ascent.rollout.engines.transformers import TransformersEngine
 
     model = AutoModelForCausalLM.from_pretrained(tiny_policy())
     return TransformersEngine(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
-from ascent.training.clock import StepClock
+from ascent.training.step.clock import StepClock
 
 
 def test_nested_phases_add_up_to_the_step() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ascent.config import RunConfig
 from ascent.tracking.run_directory import RunDirectory
-from ascent.training.out_of_memory import OutOfMemoryError, explain_out_of_memory
+from ascent.training.records.out_of_memory import OutOfMemoryError, explain_out_of_memory
 
 pytestmark = pytest.mark.torch
 

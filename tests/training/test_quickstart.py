@@ -12,8 +12,8 @@ import pytest
 
 from ascent.cli import main
 from ascent.errors import InputError
-from ascent.rollout.starter.building import Recipe, starter_folder
-from ascent.rollout.starter.warm_start import Schedule
+from ascent.models.starter.building import Recipe, starter_folder
+from ascent.models.starter.warm_start import Schedule
 from ascent.tracking.run_directory import RunDirectory, read_json_lines
 
 pytestmark = pytest.mark.torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.training.requests import LocalGroup, group_requests
+from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.types import Sampling
 
 SAMPLING = Sampling(8)

@@ -254,7 +254,7 @@ def test_servers_on_devices_that_are_not_there_are_refused_before_anything_start
     from ascent.errors import InputError
     from ascent.rollout.engine import EngineSettings
     from ascent.tracking.run_directory import RunDirectory
-    from ascent.training import serving
+    from ascent.training.engines import servers as serving
 
     monkeypatch.setattr(serving, "engine_kind", lambda: "npu")
     monkeypatch.setattr(devices, "kind", lambda: "npu")
@@ -270,7 +270,7 @@ def test_servers_on_devices_that_are_not_there_are_refused_before_anything_start
 
 def test_a_service_that_died_meanwhile_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     from ascent.errors import InputError
-    from ascent.training import serving
+    from ascent.training.engines import servers as serving
 
     def lost(*_: Any, **__: Any) -> None:
         raise EngineLostError("service policy was stopped")

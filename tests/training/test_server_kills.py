@@ -55,9 +55,9 @@ class Killer:
 @pytest.fixture
 def service(tiny_policy: Callable[..., Path], tmp_path: Path) -> Iterator[Any]:
     from ascent.rollout.engine import EngineSettings
+    from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
     from ascent.rollout.service.running import running_service
     from ascent.rollout.service.settings import ServiceSettings
-    from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
 
     engine = EngineSettings(str(tiny_policy()), "float32", 64, kv_cache_bytes=64 * 2**20)
     settings = ServiceSettings(engine, "cpu", transport=SHM_BACKEND, worker_extension=WORKER_EXTENSION)
@@ -72,9 +72,9 @@ def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
-    from ascent.rollout.server import ServerEngine
+    from ascent.rollout.engines.served.engine import ServerEngine
     from ascent.rollout.weights.delivery import WeightDelivery
-    from ascent.rollout.weights.shm_sender import ShmTransport
+    from ascent.rollout.weights.transports.shm import ShmTransport
 
     killer = Killer(service.folder)
 

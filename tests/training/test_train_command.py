@@ -255,7 +255,7 @@ def test_preflight_errors_stop_a_run_unless_forced(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import ascent.training.worker
+    import ascent.training.launch.worker
     from ascent.cli import main
     from ascent.environment import Finding, Preflight, inspect
 
@@ -267,7 +267,7 @@ def test_preflight_errors_stop_a_run_unless_forced(
         started.append(path)
         return 0
 
-    monkeypatch.setattr(ascent.training.worker, "work", work)
+    monkeypatch.setattr(ascent.training.launch.worker, "work", work)
     config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file)
     assert main(["train", str(config)]) == 2
     said = capsys.readouterr().err

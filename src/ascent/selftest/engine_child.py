@@ -30,9 +30,9 @@ def weights(policy: Path) -> dict[str, Any]:
     means something) between the new completions and the old weights."""
     import torch
 
+    from ascent.models.folder import load_tokenizer
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.local import LocalEngine
-    from ascent.rollout.models import load_tokenizer
+    from ascent.rollout.engines.colocated import LocalEngine
     from ascent.rollout.platform import engine_kind
     from ascent.training.sampling_check import load_policy, logp_differences, sample
     from ascent.types import Sampling

@@ -18,9 +18,9 @@ def main(folder: Path, device: str) -> None:
     set_up_process()
     quieten_transformers()
     from ascent import devices
-    from ascent.rollout.starter.building import Recipe, build
-    from ascent.rollout.starter.noisy_solutions import training_tasks
-    from ascent.rollout.starter.warm_start import Schedule
+    from ascent.models.starter.building import Recipe, build
+    from ascent.models.starter.noisy_solutions import training_tasks
+    from ascent.models.starter.warm_start import Schedule
 
     found = {
         "kind": devices.kind(),

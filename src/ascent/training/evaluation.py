@@ -15,8 +15,8 @@ from ascent.rewards.code import CodeReward
 from ascent.sandbox.types import Verdict
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
-from ascent.training.batch_record import BatchRecord
-from ascent.training.requests import group_requests
+from ascent.training.records.batch import BatchRecord
+from ascent.training.step.groups import group_requests
 from ascent.types import Sampling, Task
 
 if TYPE_CHECKING:

@@ -13,25 +13,25 @@ from ascent import devices
 from ascent.compat.fsdp_model import save_whole_model
 from ascent.config import RunConfig
 from ascent.errors import InputError
+from ascent.models.folder import load_tokenizer, model_folder
+from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
 from ascent.rewards.code import CodeReward, RewardWeights
 from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine, WeightSyncError
-from ascent.rollout.models import load_tokenizer, model_folder
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
-from ascent.rollout.starter.building import check_unseen
 from ascent.sandbox import Sandbox
 from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
-from ascent.training.engine_settings import from_config
+from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
-from ascent.training.out_of_memory import explain_out_of_memory
+from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
-from ascent.training.progress import StepProgress
-from ascent.training.recording import RunRecorder
-from ascent.training.stopping import StopAtStepEnd
+from ascent.training.records.out_of_memory import explain_out_of_memory
+from ascent.training.records.progress import StepProgress
+from ascent.training.records.recorder import RunRecorder
 from ascent.training.trainer import GRPOTrainer
 from ascent.types import Task
 
@@ -234,7 +234,7 @@ def _engine(
     if config.rollout.mode == "colocate":
         yield settings
         return
-    from ascent.training.serving import serving
+    from ascent.training.engines.servers import serving
 
     with serving(config, settings, run, rank=args.process_index, processes=args.world_size) as engine:
         yield engine

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ascent import devices
+from ascent.models.folder import load_tokenizer, model_folder
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.rollout.local import LocalEngine
-from ascent.rollout.models import load_tokenizer, model_folder
+from ascent.rollout.engines.colocated import LocalEngine
 from ascent.rollout.platform import engine_kind
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 

@@ -27,17 +27,17 @@ from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
+from ascent.rollout.weights.verify.canary_sequences import canary_sequences, measure
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
-from ascent.training import ahead_file
 from ascent.training.arguments import GRPOConfig
-from ascent.training.batch_record import BatchRecord, none_if_nan
-from ascent.training.canary import canary_sequences, measure
-from ascent.training.clock import Phase, StepClock
-from ascent.training.engines import ParameterWalk, context, standing_servers, transformers_engine, vllm_engine
-from ascent.training.lookahead import Lookahead
-from ascent.training.recording import Recorder, StepRecord
-from ascent.training.requests import LocalGroup, group_requests
-from ascent.training.sampler import Arrival, Policy, Sampler
+from ascent.training.checkpoint import sampled_ahead as ahead_file
+from ascent.training.engines.building import ParameterWalk, context, standing_servers, transformers_engine, vllm_engine
+from ascent.training.records.batch import BatchRecord, none_if_nan
+from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.step.clock import Phase, StepClock
+from ascent.training.step.groups import LocalGroup, group_requests
+from ascent.training.step.lookahead import Lookahead
+from ascent.training.step.sampler import Arrival, Policy, Sampler
 from ascent.types import Completion, Sampling
 
 _TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."

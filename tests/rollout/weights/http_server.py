@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ascent.rollout.control import ServerCallError
-from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.control import ServerCallError
 
 ROOT = Path(__file__).resolve().parents[3]
 

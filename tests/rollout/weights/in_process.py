@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascent.rollout.control import ServerCallError
-from ascent.rollout.vllm_plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
+from ascent.rollout.weights.control import ServerCallError
 
 
 class InProcessServer:
     """A ControlPlane over an engine of this process. `after_finish` is run when an update was finished."""
 
     def __init__(self, folder: Path, dtype: str, *, extension: bool = True, **arguments: Any) -> None:
-        from ascent.rollout.local import _unchanged_process
+        from ascent.rollout.engines.colocated import _unchanged_process
         from ascent.rollout.platform import engine_kind
 
         assert engine_kind() == "cpu"  # it also sets what vLLM reads from the environment

@@ -65,8 +65,8 @@ def weights(seed: int) -> Iterator[tuple[str, Any]]:
 
 
 def delivery(backend: str, chunk_bytes: int = 3000, timeout: float = 60.0) -> Any:
-    from ascent.rollout.weights.choice import transport
     from ascent.rollout.weights.delivery import WeightDelivery
+    from ascent.rollout.weights.transports.choice import transport
 
     made = transport(backend, "bfloat16", "cpu", chunk_bytes=chunk_bytes, timeout=timeout)
     return WeightDelivery(made, "bfloat16", timeout=timeout)

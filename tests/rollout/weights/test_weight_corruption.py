@@ -28,7 +28,7 @@ class Run:
         from transformers import AutoModelForCausalLM
 
         from ascent.rollout.weights.delivery import WeightDelivery
-        from ascent.rollout.weights.shm_sender import ShmTransport
+        from ascent.rollout.weights.transports.shm import ShmTransport
 
         self.server = InProcessServer(folder, dtype)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -127,7 +127,7 @@ def change_stream(draw: random.Random, run: Run, *, bits: bool) -> tuple[str, Ch
 
 def before_the_loader(draw: random.Random, run: Run, patch: pytest.MonkeyPatch) -> str:
     """As a transport would corrupt the weights."""
-    from ascent.rollout.weights.shm_engine import ShmWeightTransferEngine
+    from ascent.rollout.in_vllm.shm_receiver import ShmWeightTransferEngine
 
     what, change = change_stream(draw, run, bits=True)
     whole = ShmWeightTransferEngine.receive_weights
@@ -150,7 +150,7 @@ def inside_the_loader(draw: random.Random, run: Run, patch: pytest.MonkeyPatch) 
 
 def after_the_loader(draw: random.Random, run: Run, patch: pytest.MonkeyPatch) -> str:
     """In the model that was loaded."""
-    from ascent.rollout.weights import tied_head
+    from ascent.rollout.in_vllm import tied_head
 
     model = run.server.model
     embedding = model.model.embed_tokens
@@ -242,7 +242,7 @@ def test_weights_that_are_not_finite_are_the_trainers_fault(run: Run) -> None:
 
 def test_an_update_that_broke_off_leaves_nothing_behind(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers hold back what came in until they are complete; the next update must not find it."""
-    from ascent.rollout.weights.shm_engine import ShmWeightTransferEngine
+    from ascent.rollout.in_vllm.shm_receiver import ShmWeightTransferEngine
 
     whole = ShmWeightTransferEngine.receive_weights
     for broken in range(1, 4):
@@ -266,7 +266,7 @@ def test_an_update_that_broke_off_leaves_nothing_behind(run: Run, monkeypatch: p
 
 def test_without_verification_nothing_is_asked_of_the_worker(run: Run) -> None:
     from ascent.rollout.weights.delivery import WeightDelivery
-    from ascent.rollout.weights.shm_sender import ShmTransport
+    from ascent.rollout.weights.transports.shm import ShmTransport
 
     plain = WeightDelivery(ShmTransport(str(run.dtype).removeprefix("torch."), CHUNK), "float32", verify=False)
     run.train()

@@ -23,7 +23,7 @@ def made(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
 
 
 def print_of(tensor: Any, name: str = "w") -> str:
-    from ascent.rollout.weights.fingerprints import fingerprint
+    from ascent.rollout.in_vllm.fingerprints import fingerprint
 
     return fingerprint(name, tensor)
 
@@ -127,7 +127,7 @@ def test_minus_zero_is_another_value() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_host_and_device_compute_the_same(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy's way on the host, torch's on devices."""
-    from ascent.rollout.weights import fingerprints
+    from ascent.rollout.in_vllm import fingerprints
 
     tensors = [made(shape, dtype) for shape in SHAPES]
     first = [print_of(tensor) for tensor in tensors]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ascent.rollout.control import ServerCallError
 from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
+from ascent.rollout.weights.control import ServerCallError
 
 pytestmark = pytest.mark.torch
 SEQUENCES = tuple(tuple(range(10 + 20 * n, 22 + 20 * n)) for n in range(3))
@@ -67,7 +67,7 @@ def trainer(tiny_policy: Callable[..., Path]) -> Trainer:
 
 def delivery(chunk_bytes: int = 1 << 17, **settings: Any) -> Any:
     from ascent.rollout.weights.delivery import WeightDelivery
-    from ascent.rollout.weights.shm_sender import ShmTransport
+    from ascent.rollout.weights.transports.shm import ShmTransport
 
     return WeightDelivery(ShmTransport("float32", chunk_bytes), "float32", **settings)
 
@@ -101,8 +101,8 @@ class Broken:
 
 
 def test_weights_arrive_and_are_right(server: Any, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascent.rollout.weights import shm_sender
-    from ascent.rollout.weights.shared_memory import Segment
+    from ascent.rollout.in_vllm.shared_memory import Segment
+    from ascent.rollout.weights.transports import shm as shm_sender
 
     used: set[str] = set()
 
@@ -185,7 +185,7 @@ def test_a_model_that_lacks_a_weight_is_named(server: Any, trainer: Trainer) -> 
 def test_segments_of_a_trainer_that_was_killed_are_removed(server: Any, trainer: Trainer) -> None:
     code = (
         "import os, signal\n"
-        "from ascent.rollout.weights.shared_memory import Segment\n"
+        "from ascent.rollout.in_vllm.shared_memory import Segment\n"
         "segment = Segment(1 << 16)\n"
         "print(segment.name, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -41,7 +41,7 @@ def test_weights_arrive_at_both_workers(run: tuple[Any, Trainer]) -> None:
 
 def test_expectation_of_other_weights_is_not_met(run: tuple[Any, Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the workers compute is compared with weights of which one differs, without its fingerprint's help."""
-    from ascent.rollout.weights.expectation import Expectation
+    from ascent.rollout.weights.verify.expectation import Expectation
 
     server, trainer = run
     for part in ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj", "embed_tokens"):

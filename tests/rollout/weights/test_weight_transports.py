@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ascent.errors import InputError
-from ascent.rollout.control import ServerCallError
 from ascent.rollout.engine import WeightSyncError
-from ascent.rollout.weights.canary import CanaryJudge
-from ascent.rollout.weights.choice import BACKENDS, choose, transport
+from ascent.rollout.in_vllm.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
+from ascent.rollout.weights.control import ServerCallError
 from ascent.rollout.weights.delivery import WeightDelivery
-from ascent.rollout.weights.generations import generation
-from ascent.rollout.weights.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
+from ascent.rollout.weights.transports.choice import BACKENDS, choose, transport
+from ascent.rollout.weights.update_api import generation
+from ascent.rollout.weights.verify.canary import CanaryJudge
 
 SHARED = {"same_host": True, "shares_device": True}
 APART = {"same_host": True, "shares_device": False}
@@ -181,10 +181,10 @@ def test_no_room_is_said_with_what_to_do() -> None:
 
 
 def test_a_living_trainers_segment_is_left_alone() -> None:
-    from ascent.rollout.weights.shared_memory import remove_stale
+    from ascent.rollout.in_vllm.shared_memory import remove_stale
 
     code = (
-        "from ascent.rollout.weights.shared_memory import Segment\n"
+        "from ascent.rollout.in_vllm.shared_memory import Segment\n"
         "import sys\n"
         "segment = Segment(4096)\n"
         "print(segment.name, flush=True)\n"
@@ -205,7 +205,7 @@ def test_a_living_trainers_segment_is_left_alone() -> None:
 def test_chunks_hold_every_tensor_once_and_keep_their_measure(limit: int) -> None:
     import torch
 
-    from ascent.rollout.weights.chunks import described, device_chunks
+    from ascent.rollout.weights.transports.chunks import described, device_chunks
 
     walk = [(f"w{n}", torch.randn(n % 7 + 1, n % 5)) for n in range(40)] + [("count", torch.arange(3))]
     seen: list[str] = []
@@ -278,7 +278,7 @@ def test_shared_chunks_hold_every_tensor_once_in_two_segments(
     """What a server would read, while the next chunk is being written already."""
     import torch
 
-    from ascent.rollout.weights import shm_sender
+    from ascent.rollout.weights.transports import shm as shm_sender
 
     walk = [(f"w{n}", torch.randn(n * 37 % 61, 5 + n % 3)) for n in range(40)] + [("count", torch.arange(3))]
     read: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ascent.rollout.weights.generations import generation
+from ascent.rollout.weights.update_api import generation
 
 pytestmark = pytest.mark.torch
 
@@ -28,7 +28,7 @@ def chunk() -> Any:
 def api() -> Any:
     import vllm
 
-    from ascent.rollout.weights.collective_api import collective_api
+    from ascent.rollout.weights.transports.collective_api import collective_api
 
     return collective_api("nccl", generation(vllm.__version__), 1 << 20)
 
@@ -74,7 +74,7 @@ def test_ipc_sends_through_the_librarys_own_trainer(chunk: Any, monkeypatch: pyt
     import torch
     import vllm
 
-    from ascent.rollout.weights import device_ipc
+    from ascent.rollout.weights.transports import device_ipc
 
     ipc_engine: Any = importlib.import_module("vllm.distributed.weight_transfer.ipc_engine")
 

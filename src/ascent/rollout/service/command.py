@@ -15,16 +15,16 @@ from typing import Any
 from ascent import devices
 from ascent.devices import Kind
 from ascent.errors import InputError
+from ascent.models.folder import model_folder
 from ascent.rollout.engine import EngineSettings
-from ascent.rollout.models import model_folder
+from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.record import name_for
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
 from ascent.rollout.service.server_log import excerpt
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
-from ascent.rollout.vllm_plugin import WORKER_EXTENSION
-from ascent.rollout.weights.choice import BACKENDS, choose
+from ascent.rollout.weights.transports.choice import BACKENDS, choose
 
 _CPU_KV_CACHE_MB = 512
 

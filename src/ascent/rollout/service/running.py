@@ -16,13 +16,13 @@ from importlib import metadata
 from pathlib import Path
 
 from ascent.errors import InputError
+from ascent.rollout.in_vllm.plugin import SHM_BACKEND
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, from_record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_log import excerpt, log_text
 from ascent.rollout.service.settings import ServiceSettings, check
-from ascent.rollout.vllm_plugin import SHM_BACKEND
 
 _STOP_SECONDS = 40.0
 

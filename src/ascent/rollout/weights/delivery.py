@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ascent.rollout.control import ControlPlane, ServerCallError
 from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
-from ascent.rollout.vllm_plugin import WORKER_EXTENSION
-from ascent.rollout.weights.canary import CanaryJudge, CanaryResult, difference
-from ascent.rollout.weights.expectation import Difference, Expectation
-from ascent.rollout.weights.generations import generation
-from ascent.rollout.weights.transport import Transport
+from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
+from ascent.rollout.weights.control import ControlPlane, ServerCallError
+from ascent.rollout.weights.transports.base import Transport
+from ascent.rollout.weights.update_api import generation
+from ascent.rollout.weights.verify.canary import CanaryJudge, CanaryResult, difference
+from ascent.rollout.weights.verify.expectation import Difference, Expectation
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ascent.rollout.weights import tied_head
+from ascent.rollout.in_vllm import tied_head
 from ascent.rollout.weights.in_place import InPlaceWeights, load_all
 
 if TYPE_CHECKING:

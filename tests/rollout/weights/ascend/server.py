@@ -17,7 +17,7 @@ import torch
 from tests.rollout.weights.ascend.hccl_engine import HCCLWeightTransferEngine
 from tests.rollout.weights.ascend.npu_ipc_engine import NPUIPCWeightTransferEngine
 
-from ascent.rollout.weights.worker_extension import AscentWorkerExtension
+from ascent.rollout.in_vllm.worker_extension import AscentWorkerExtension
 
 ENGINES: dict[str, Any] = {"hccl": HCCLWeightTransferEngine, "npu_ipc": NPUIPCWeightTransferEngine}
 

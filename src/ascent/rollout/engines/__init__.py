@@ -1,0 +1,1 @@
+"""The engines that sample completions, one file or folder each."""

@@ -1,0 +1,195 @@
+"""vLLM inside the training process (colocated), driven step by step so that each completion is seen when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ascent import devices
+from ascent.errors import InputError
+from ascent.rollout.engine import Canary, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.platform import engine_kind
+from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
+from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
+from ascent.rollout.weights.packed_cpu import CpuWeights
+from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A completion that is being sampled."""
+
+    request: RolloutRequest
+    index: int
+    submitted_at: float
+
+
+class LocalEngine:
+    """A RolloutEngine over vLLM's `LLMEngine` in this process."""
+
+    def __init__(self, settings: EngineSettings, weights: WeightLoader | None = None) -> None:
+        """Load the model; `weights` says how new ones reach it.
+
+        Raises InputError when the machine or the settings don't allow it.
+        """
+        self._settings = settings
+        self._weights = weights or (CpuWeights() if engine_kind() == "cpu" else InPlaceWeights())
+        self._pending: dict[str, _Pending] = {}
+        self._counter = EngineCounter()
+        self._version = 0
+        self._sequence = 0
+        self._engine = _start(settings, self._counter)
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> None:
+        """See RolloutEngine. Each completion is a request of its own to vLLM: its prompt is computed once and shared
+        through the prefix cache, and it comes back when it ends instead of with its group."""
+        for request in requests:
+            check_length(request, self._settings.max_model_len)
+        now = time.monotonic()
+        for request in requests:
+            for index in range(request.n):
+                request_id = str(self._sequence)
+                self._sequence += 1
+                self._pending[request_id] = _Pending(request, index, now)
+                seed = None if request.seed is None else request.seed + index
+                prompt = {"prompt_token_ids": list(request.prompt_ids)}
+                self._engine.add_request(request_id, prompt, _sampling_params(request.sampling, seed))
+
+    def poll(self) -> list[Completion]:
+        """See RolloutEngine; one step of vLLM's scheduler."""
+        if not self._pending:
+            return []
+        with self._counter.busy():
+            outputs = self._engine.step()
+        finished = [self._complete(output) for output in outputs if output.finished]
+        for completion in finished:
+            self._counter.finished(completion)
+        return finished
+
+    def unfinished(self) -> int:
+        """See RolloutEngine."""
+        return len(self._pending)
+
+    def needs_weights(self) -> bool:
+        """See RolloutEngine."""
+        return False
+
+    def update_weights(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
+    ) -> None:
+        """See RolloutEngine. `canary` is not used: nothing travels, and every parameter is known to be reached."""
+        del canary
+        if self._pending:
+            raise WeightSyncError(f"{len(self._pending)} completions are still being sampled with the old weights")
+        import torch
+
+        with torch.no_grad():
+            self._weights.load(self.model, self._engine.vllm_config.model_config, named_tensors)
+        if self._engine.reset_prefix_cache() is False:
+            raise WeightSyncError("vLLM kept its prefix cache, which holds keys and values of the old weights")
+        self._version = version
+
+    @property
+    def model(self) -> Any:
+        """vLLM's own module, for weight updates and tests."""
+        return self._engine.model_executor.driver_worker.model_runner.model
+
+    def stats(self) -> EngineStats:
+        """See RolloutEngine."""
+        return self._counter.take()
+
+    def close(self) -> None:
+        """See RolloutEngine. vLLM leaves its process groups to the process."""
+        if self._engine is not None:
+            self._engine.engine_core.shutdown()
+            self._engine = None
+
+    def _complete(self, output: Any) -> Completion:
+        pending = self._pending.pop(output.request_id)
+        sample = output.outputs[0]
+        token_ids = tuple(sample.token_ids)
+        return Completion(
+            group_id=pending.request.group_id,
+            index=pending.index,
+            prompt_ids=pending.request.prompt_ids,
+            token_ids=token_ids,
+            logps=tuple(at[token].logprob for at, token in zip(sample.logprobs or (), token_ids, strict=True)),
+            finish_reason=cast(FinishReason, sample.finish_reason),
+            weight_version=self._version,
+            submitted_at=pending.submitted_at,
+            finished_at=time.monotonic(),
+        )
+
+
+def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    try:
+        return SamplingParams(**sampling_arguments(sampling, seed), output_kind=RequestOutputKind.FINAL_ONLY)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"vLLM refuses the sampling settings: {error}") from error
+
+
+def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
+    if engine_kind() == "cpu":
+        check_cpu_engine()
+    with _unchanged_process():
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        arguments = EngineArgs(
+            **engine_arguments(settings),
+            distributed_executor_backend="external_launcher" if settings.external_launcher else None,
+            disable_log_stats=False,
+            use_tqdm_on_load=False,
+        )
+        try:
+            return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])
+        except (ValueError, NotImplementedError) as error:
+            mend = "memory.kv_cache_mb or memory.engine_share say what it may take." if "memory" in str(error) else ""
+            raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}", mend) from error
+
+
+def _gauges(counter: EngineCounter) -> Any:
+    """A vLLM stat logger that writes into `counter`."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Gauges(StatLoggerBase):
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_args: Any, **_kwargs: Any) -> None:
+            if scheduler_stats is not None:
+                counter.kv_cache_use = max(counter.kv_cache_use, scheduler_stats.kv_cache_usage)
+                counter.running = max(counter.running, scheduler_stats.num_running_reqs)
+                counter.waiting = max(counter.waiting, scheduler_stats.num_waiting_reqs)
+                counter.prefix_queries += scheduler_stats.prefix_cache_stats.queries
+                counter.prefix_hits += scheduler_stats.prefix_cache_stats.hits
+            if iteration_stats is not None:
+                counter.preemptions += iteration_stats.num_preempted_reqs
+
+        def log_engine_initialized(self) -> None: ...
+
+    return Gauges
+
+
+@contextlib.contextmanager
+def _unchanged_process() -> Iterator[None]:
+    """Put back what vLLM's start changes for the whole process: random states and `torch.set_num_threads`."""
+    import torch
+
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    with devices.unchanged_random_state():
+        try:
+            yield
+        finally:
+            torch.set_num_threads = set_num_threads
+            torch.set_num_threads(threads)

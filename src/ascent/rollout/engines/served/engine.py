@@ -1,0 +1,285 @@
+"""Standing vLLM servers as a RolloutEngine: the trainer's side of `ascent serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import itertools
+import logging
+import queue
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ascent.errors import InputError
+from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError, WeightSyncError, check_length
+from ascent.rollout.engines.served.dispatch import Dispatcher
+from ascent.rollout.engines.served.http_thread import HttpThread
+from ascent.rollout.engines.served.jobs import jobs_of
+from ascent.rollout.engines.served.replica import Replica, take_all, this_process
+from ascent.rollout.engines.served.statistics import ServerStatistics
+from ascent.rollout.service.address import ServiceAddress, lost
+from ascent.rollout.weights.control import ServerCallError, WeightDelivery
+from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.05
+_BEGIN_SECONDS = 45.0  # the guard waits up to 30 for what the curious are sampling
+_FRUITLESS = 3  # weight updates in a row that reach no server, after which that is an error
+
+
+class ServerEngine:
+    """A RolloutEngine over the servers of one service.
+
+    The process that sends weights holds the service: no other training can use it meanwhile. Other processes of the
+    same training join with its `hold`, sample, and only follow the version. Servers that die are restarted by their
+    supervisor; their unfinished completions are sampled again with the same seeds, elsewhere at once or after the next
+    `update_weights` (see `needs_weights`). Raises EngineLostError, from any method, when the service won't come back.
+    """
+
+    def __init__(
+        self,
+        address: ServiceAddress,
+        delivery: WeightDelivery | None,
+        *,
+        holder_name: str,
+        hold: str | None = None,
+        sends_weights: bool = True,
+        connect_seconds: float = 60.0,
+        patience: float = 600.0,
+    ) -> None:
+        """Take the service, or join it with the `hold` of the process that took it.
+
+        `patience` is how many seconds without an answer of any server end a training with a service on another machine
+        (what happens on this one is known). Raises InputError when another training holds the service or the token is
+        wrong, EngineLostError when no server answers within `connect_seconds`.
+        """
+        if sends_weights and delivery is None:
+            raise ValueError("the process that sends weights needs a delivery")
+        if not sends_weights and hold is None:
+            raise ValueError("a process that joins needs the hold of the one that sends weights")
+        self.hold = hold or secrets.token_hex(16)
+        if address.folder is not None and not address.folder.exists():
+            address = replace(address, folder=None)  # another machine's, told by the process that took the service
+        self._address, self._delivery = address, delivery
+        self._http = HttpThread()
+        self._replicas = [Replica(url, address.token, self.hold, self._http) for url in address.urls]
+        self._unfinished = 0
+        self._fruitless = 0
+        holder = this_process(holder_name) if sends_weights else None
+        try:
+            self._connect(holder, connect_seconds)
+        except BaseException:
+            self._http.close()
+            raise
+        self._sends_weights = sends_weights
+        self._dispatcher = Dispatcher(self._replicas, holder, lambda: lost(address), patience)
+        self._statistics = ServerStatistics(self._http, self._replicas)
+        self._http.run(self._start())
+
+    async def _start(self) -> None:
+        self._dispatcher.start()
+        self._statistics.start()
+
+    @property
+    def max_model_len(self) -> int:
+        """The servers' context in tokens."""
+        return min(replica.status.max_model_len for replica in self._replicas if replica.status)
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> None:
+        """See RolloutEngine. Raises InputError for sampling settings that the servers' vLLM doesn't know."""
+        self._check()
+        for request in requests:
+            check_length(request, self.max_model_len)
+            self._check_known(request.sampling)
+        jobs = [job for request in requests for job in jobs_of(request)]
+        self._unfinished += len(jobs)
+        self._statistics.submitted(self._unfinished)
+        self._http.soon(self._dispatcher.add, jobs)
+
+    def poll(self) -> list[Completion]:
+        """See RolloutEngine; waits up to 50 ms for something to finish. Raises InputError when the servers refuse the
+        sampling settings."""
+        completions: list[Completion] = []
+        if not self._unfinished:
+            self._check()
+            return completions
+        outcomes, wait = self._dispatcher.outcomes, _POLL_SECONDS
+        try:
+            while True:
+                outcome = outcomes.get(timeout=wait) if wait else outcomes.get_nowait()
+                if isinstance(outcome, Exception):
+                    break
+                completions.append(outcome)
+                wait = 0.0
+        except queue.Empty:
+            pass
+        self._unfinished -= len(completions)
+        self._statistics.finished(completions, self._unfinished)
+        if not completions:
+            self._check()
+        return completions
+
+    def unfinished(self) -> int:
+        """See RolloutEngine."""
+        return self._unfinished
+
+    def needs_weights(self) -> bool:
+        """See RolloutEngine."""
+        return self._dispatcher.starved()
+
+    def update_weights(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
+    ) -> None:
+        """See RolloutEngine. A server that dies while it is given weights is left to its supervisor: when no server got
+        them, this returns all the same, and `needs_weights` asks for them again once there is one."""
+        iterator = iter(named_tensors)
+        try:
+            self._check()
+            self._pause()
+            if self._sends_weights:
+                self._update(iterator, version, canary)
+        finally:
+            for _ in iterator:  # making them may be collective, so whatever happened here, the others expect it
+                pass
+        self._http.soon(self._dispatcher.resume, version)
+
+    def stats(self) -> EngineStats:
+        """See RolloutEngine. Gauges are sampled once a second, counters are exact."""
+        return self._statistics.take()
+
+    def close(self) -> None:
+        """See RolloutEngine. The servers go on; the hold on them is given back, and the delivery is closed."""
+        if self._http.closed:
+            return
+        self._http.run(self._end())
+        self._http.close()
+        if self._delivery is not None:
+            self._delivery.close()
+
+    async def _end(self) -> None:
+        await self._dispatcher.stop()
+        if self._sends_weights:
+            # where that fails, the lease runs out by itself
+            await asyncio.gather(*(replica.release() for replica in self._replicas), return_exceptions=True)
+
+    def _check(self) -> None:
+        if self._dispatcher.failure is not None:
+            raise self._dispatcher.failure
+
+    def _check_known(self, sampling: Sampling) -> None:
+        """vLLM's server drops settings that it doesn't know without a word."""
+        for replica in self._replicas if sampling.extra else ():
+            known = replica.status.sampling_parameters if replica.status else frozenset()
+            unknown = sorted(name for name, _ in sampling.extra if known and name not in known)
+            if unknown:
+                close = difflib.get_close_matches(unknown[0], known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise InputError(
+                    f"vLLM {replica.vllm_version} has no sampling setting {unknown[0]!r}{hint}",
+                    "Further settings of the engine come from trainer.generation_kwargs.",
+                )
+
+    def _connect(self, holder: dict[str, object] | None, seconds: float) -> None:
+        async def hear() -> None:
+            until = time.monotonic() + seconds
+            for replica in itertools.cycle(self._replicas):
+                try:
+                    await replica.hear()
+                    return
+                except ServerCallError as error:
+                    if error.status is not None or time.monotonic() > until:
+                        raise
+                await asyncio.sleep(_POLL_SECONDS)
+
+        try:
+            self._http.run(hear() if holder is None else take_all(self._replicas, holder, seconds))
+        except ServerCallError as error:
+            if error.code == "held":
+                raise InputError(
+                    f"service {self._address.name}: {error}", "Wait until it is free, or start another service."
+                ) from error
+            if error.status == 401:
+                raise InputError(f"service {self._address.name}: {error}", "Check the API key.") from error
+            raise EngineLostError(lost(self._address) or f"service {self._address.name}: {error}") from error
+
+    def _pause(self) -> None:
+        """Sample nothing any more. Raises WeightSyncError while completions are being sampled."""
+
+        async def pause() -> int:
+            flying = self._dispatcher.in_flight()
+            if not flying:
+                self._dispatcher.resume(None)
+            return flying
+
+        if flying := self._http.run(pause()):
+            raise WeightSyncError(f"{flying} completions are still being sampled with the old weights")
+
+    def _update(self, named_tensors: Iterator[tuple[str, Tensor]], version: int, canary: Canary | None) -> None:
+        replicas = self._begin(version)
+        failed = self._deliver(replicas, named_tensors, version, canary)
+        for replica in replicas:
+            if replica.url in failed:
+                continue
+            try:
+                self._http.run(replica.commit(version))
+            except ServerCallError as error:
+                failed[replica.url] = str(error)
+        for url, why in failed.items():
+            _log.warning("weights of version %d did not reach %s: %s", version, url, why)
+        self._fruitless = self._fruitless + 1 if len(failed) == len(replicas) else 0
+        if self._fruitless == _FRUITLESS:
+            raise WeightSyncError(f"no server got new weights in {_FRUITLESS} attempts; the last: {failed}")
+
+    def _begin(self, version: int) -> list[Replica]:
+        """Close every server that is there; waits for one. Raises WeightSyncError when those that are there refuse."""
+        while not all(member.looked for member in self._dispatcher.members):
+            self._check()
+            time.sleep(_POLL_SECONDS)
+        while True:
+            self._check()
+            begun: list[Replica] = []
+            refusal: ServerCallError | None = None
+            for member in self._dispatcher.members:
+                if not member.up:
+                    continue
+                try:
+                    self._http.run(member.replica.begin(version, _BEGIN_SECONDS))
+                    begun.append(member.replica)
+                except ServerCallError as error:
+                    if error.status is not None and error.code != "hold":
+                        refusal = error
+            if begun:
+                return begun
+            if refusal is not None:
+                raise WeightSyncError(str(refusal)) from refusal
+            time.sleep(_POLL_SECONDS)
+
+    def _deliver(
+        self, replicas: list[Replica], named_tensors: Iterator[tuple[str, Tensor]], version: int, canary: Canary | None
+    ) -> dict[str, str]:
+        """Deliver to all; the servers that don't have the weights, and why. Raises what isn't a server's death."""
+        assert self._delivery is not None
+        incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
+        try:
+            return dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+        except WeightMismatchError:
+            raise
+        except (ServerCallError, WeightSyncError) as error:
+            if any(self._is_gone(replica, incarnations[replica.url]) for replica in replicas):
+                return {replica.url: str(error) for replica in replicas}
+            if isinstance(error, WeightSyncError):
+                raise
+            raise WeightSyncError(str(error)) from error
+
+    def _is_gone(self, replica: Replica, incarnation: str) -> bool:
+        """Whether a server died since it had this incarnation."""
+        try:
+            return self._http.run(replica.hear()).incarnation != incarnation
+        except ServerCallError:
+            return True

@@ -1,0 +1,160 @@
+"""A trainer's view of one server: what its guard says, and the calls that control it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ascent.rollout.engines.served.http_thread import Answer, HttpThread
+from ascent.rollout.in_vllm.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, VERSION_HEADER
+from ascent.rollout.weights.control import ServerCallError
+
+STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at once
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """What a server's guard says (`ascent.replica/1`)."""
+
+    model: str
+    max_model_len: int
+    incarnation: str
+    weights: str  # none, updating or ready
+    version: int | None
+    revision: int  # counts changes of the weights' state within an incarnation
+    holder: Mapping[str, Any] | None
+    vllm: str
+    sampling_parameters: frozenset[str]  # that the server's vLLM knows; empty: it didn't say
+
+
+class Replica:
+    """One server; a ControlPlane. Coroutines belong to the HTTP thread, `post` and `get` to any other."""
+
+    def __init__(self, url: str, token: str, hold: str, http: HttpThread) -> None:
+        self._url, self._http = url, http
+        self._headers = {"Authorization": f"Bearer {token}", HOLD_HEADER: hold}
+        self._hold = hold
+        self.status: ReplicaStatus | None = None  # the last that was heard
+
+    @property
+    def url(self) -> str:
+        """See ControlPlane."""
+        return self._url
+
+    @property
+    def vllm_version(self) -> str:
+        """See ControlPlane."""
+        return self.status.vllm if self.status else ""
+
+    def post(self, route: str, body: Mapping[str, Any], *, timeout: float) -> Any:
+        """See ControlPlane. What is sampled so is a canary: it sees weights that were begun and not committed."""
+        headers = {CANARY_HEADER: "1"} if route == GENERATE else {}
+        return self._http.run(self.call("POST", route, dict(body), timeout, headers)).content
+
+    def get(self, route: str, *, timeout: float) -> Any:
+        """See ControlPlane."""
+        return self._http.run(self.call("GET", route, None, timeout)).content
+
+    async def call(
+        self, method: str, route: str, body: Any, timeout: float, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """One call, never repeated. Raises ServerCallError unless the status is 200."""
+        sent = {**self._headers, **(headers or {})}
+        raw = None if body is None else json.dumps(body).encode()
+        answer = await self._http.request(method, self._url + route, headers=sent, body=raw, timeout=timeout)
+        if answer.status != 200:
+            raise ServerCallError(f"{self._url}{route}: {answer.message()}", answer.status, answer.code)
+        return answer
+
+    async def hear(self) -> ReplicaStatus:
+        """Ask for the status."""
+        return self._heard(await self.call("GET", "/ascent/status", None, STATUS_SECONDS))
+
+    async def renew(self) -> ReplicaStatus:
+        """Renew the hold. ServerCallError has the code `hold` when the server doesn't know it (any more)."""
+        return self._heard(await self.call("POST", "/ascent/renew", {}, STATUS_SECONDS))
+
+    async def take(self, holder: Mapping[str, Any]) -> ReplicaStatus:
+        """Take the server under this trainer's hold. ServerCallError has the code `held` when another has it."""
+        body = {"holder": dict(holder), "hold": self._hold}
+        return self._heard(await self.call("POST", "/ascent/hold", body, STATUS_SECONDS))
+
+    async def release(self) -> None:
+        """Give the server back."""
+        await self.call("POST", "/ascent/release", {}, STATUS_SECONDS)
+
+    async def begin(self, version: int, timeout: float) -> None:
+        """Close the server for sampling: new weights come."""
+        self._heard(await self.call("POST", "/ascent/weights/begin", {"version": version}, timeout))
+
+    async def commit(self, version: int) -> None:
+        """Open the server for sampling with the weights of `version`."""
+        self._heard(await self.call("POST", "/ascent/weights/commit", {"version": version}, STATUS_SECONDS))
+
+    async def sample(self, body: bytes, version: int) -> Answer:
+        """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes."""
+        headers = {**self._headers, VERSION_HEADER: str(version)}
+        url = self._url + GENERATE
+        return await self._http.request("POST", url, headers=headers, body=body, timeout=None)
+
+    async def metrics(self) -> str:
+        """vLLM's Prometheus metrics as text."""
+        return str((await self.call("GET", "/metrics", None, STATUS_SECONDS)).content)
+
+    def _heard(self, answer: Answer) -> ReplicaStatus:
+        content = answer.content
+        try:
+            heard = ReplicaStatus(
+                model=content["model"],
+                max_model_len=content["max_model_len"],
+                incarnation=content["incarnation"],
+                weights=content["weights"]["state"],
+                version=content["weights"]["version"],
+                revision=content["weights"]["revision"],
+                holder=content["holder"],
+                vllm=content["vllm"] or "",
+                sampling_parameters=frozenset(content["sampling_parameters"]),
+            )
+        except (TypeError, KeyError):
+            raise ServerCallError(f"{self._url}: not a server of `ascent serve`: {answer.message()}") from None
+        known = self.status
+        if known is None or known.incarnation != heard.incarnation or known.revision <= heard.revision:
+            self.status = heard  # answers may overtake each other
+        return heard
+
+
+def this_process(name: str) -> dict[str, Any]:
+    """How this trainer names itself as a holder."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"name": name, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+async def take_all(replicas: list[Replica], holder: Mapping[str, Any], seconds: float) -> list[Replica]:
+    """Take every server that answers, waiting for at least one. A server that another trainer holds is an error
+    (ServerCallError, code `held`), and those already taken are given back."""
+    until = time.monotonic() + seconds
+    while True:
+        taken: list[Replica] = []
+        last: ServerCallError | None = None
+        for replica in replicas:
+            try:
+                await replica.take(holder)
+                taken.append(replica)
+            except ServerCallError as error:
+                last = error
+                if error.status is not None:
+                    await asyncio.gather(*(each.release() for each in taken), return_exceptions=True)
+                    raise
+        if taken:
+            return taken
+        if time.monotonic() > until:
+            assert last is not None
+            raise last
+        await asyncio.sleep(0.2)

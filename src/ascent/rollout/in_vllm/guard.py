@@ -1,0 +1,223 @@
+"""The door of a sampling server: an ASGI middleware that vLLM loads. Standard library only.
+
+vLLM's own API key leaves its control routes open (`/update_weights`, `/collective_rpc`, `/sleep`, ...). Here everything
+but `/health` needs the service's token. What isn't known to be harmless also needs the hold of whoever trains with the
+server, and sampling for a training needs weights of exactly the version that the trainer names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from ascent.rollout.in_vllm.guard_state import LEASE_SECONDS, RefusedError, ReplicaState
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, token_file, open_metrics
+HOLD_HEADER = "x-ascent-hold"
+VERSION_HEADER = "x-ascent-weights"
+CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
+GENERATE = "/inference/v1/generate"
+# for the curious: sampling with the token alone, as long as the weights are whole
+_PLAIN_SAMPLING = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
+_HARMLESS = {"/v1/models", "/version", "/tokenize", "/detokenize", "/metrics", "/load"}
+_DRAIN_SECONDS = 30.0
+_LARGEST_BODY = 64 * 1024  # of a request to the guard itself
+
+
+class Guard:
+    """`vllm --middleware ascent.rollout.in_vllm.guard.Guard`; reads ASCENT_REPLICA from the environment."""
+
+    def __init__(self, app: App, settings: dict[str, Any] | None = None, state: ReplicaState | None = None) -> None:
+        settings = settings or json.loads(os.environ[SETTINGS_VARIABLE])
+        self._app = app
+        self._model = settings["model"]
+        self._max_model_len = settings["max_model_len"]
+        self._token = Path(settings["token_file"]).read_text(encoding="ascii").strip().encode()
+        self._open = {"/health"} | ({"/metrics"} if settings["open_metrics"] else set())
+        self._state = state or ReplicaState()
+        self._running: set[asyncio.Event] = set()  # one for each request that is sampling; set to break it off
+        self._drained = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})
+        path = scope["path"]
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if path in self._open:
+            return await self._app(scope, receive, send)
+        if not self._knows(headers.get("authorization", "")):
+            return await _answer(send, 401, {"code": "token", "error": "the service's token is needed"})
+        hold = headers.get(HOLD_HEADER, "")
+        try:
+            if path.startswith("/ascent/"):
+                return await _answer(send, 200, await self._own(scope["method"], path, hold, receive))
+            if path == GENERATE and CANARY_HEADER in headers:
+                self._state.check_updating(hold)
+                return await self._sample(scope, receive, send)
+            if path == GENERATE:
+                self._state.check_version(hold, _version(headers.get(VERSION_HEADER)))
+                return await self._sample(scope, receive, send)
+            if path in _PLAIN_SAMPLING:
+                self._state.check_whole()
+                return await self._sample(scope, receive, send)
+            if path not in _HARMLESS:
+                self._state.check_hold(hold)
+        except RefusedError as refused:
+            return await _answer(send, 409, {"code": refused.code, "error": str(refused), **refused.facts})
+        except _BadRequestError as error:
+            return await _answer(send, error.status, {"code": "request", "error": str(error)})
+        await self._app(scope, receive, send)
+
+    def _knows(self, authorization: str) -> bool:
+        scheme, _, token = authorization.partition(" ")
+        return scheme.lower() == "bearer" and secrets.compare_digest(token.strip().encode(), self._token)
+
+    async def _own(self, method: str, path: str, hold: str, receive: Receive) -> dict[str, Any]:
+        """The guard's own routes; each answers with the server's status."""
+        if method == "GET" and path == "/ascent/status":
+            return self._status()
+        if method != "POST":
+            raise _BadRequestError(f"{method} {path}: no such route", 404)
+        body = await _json_body(receive)
+        if path == "/ascent/hold":
+            return {"hold": self._take(body), **self._status()}
+        if path == "/ascent/renew":
+            self._state.renew(hold)
+        elif path == "/ascent/release":
+            self._state.release(hold)
+        elif path == "/ascent/weights/begin":
+            await self._begin(hold, _version(body.get("version")))
+        elif path == "/ascent/weights/commit":
+            self._state.commit(hold, _version(body.get("version")))
+        else:
+            raise _BadRequestError(f"{path}: no such route", 404)
+        return self._status()
+
+    def _take(self, body: dict[str, Any]) -> str:
+        holder, hold = body.get("holder"), body.get("hold")
+        if not isinstance(holder, dict) or not (hold is None or (isinstance(hold, str) and hold)):
+            raise _BadRequestError('expected {"holder": {"name", "pid", "host", "since"}, "hold": text or null}')
+        return self._state.take(holder, hold)
+
+    async def _begin(self, hold: str, version: int) -> None:
+        """Close the door and wait until nothing is sampled any more. What still runs is broken off: the holder begins
+        only when its own completions are finished, so it belongs to the curious or to nobody."""
+        self._state.begin(hold, version)
+        self._drained.clear()
+        for broken_off in self._running:
+            broken_off.set()
+        try:
+            if self._running:
+                await asyncio.wait_for(self._drained.wait(), _DRAIN_SECONDS)
+        except TimeoutError:
+            self._state.abandon(hold)
+            count = len(self._running)
+            raise RefusedError("running", f"{count} requests are still running after {_DRAIN_SECONDS:g} s") from None
+
+    async def _sample(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, so that `_begin` can break it off (vLLM is then told that the client went away)."""
+        broken_off = asyncio.Event()
+        answering = False
+
+        async def receive_or_break() -> Message:
+            message, cut = asyncio.ensure_future(receive()), asyncio.ensure_future(broken_off.wait())
+            try:
+                await asyncio.wait((message, cut), return_when=asyncio.FIRST_COMPLETED)
+                return message.result() if message.done() else {"type": "http.disconnect"}
+            finally:
+                message.cancel()
+                cut.cancel()
+
+        async def send_unless_broken(message: Message) -> None:
+            nonlocal answering
+            if answering or not broken_off.is_set():
+                answering = True
+                await send(message)
+
+        self._running.add(broken_off)
+        try:
+            await self._app(scope, receive_or_break, send_unless_broken)
+        finally:
+            self._running.discard(broken_off)
+            if not self._running:
+                self._drained.set()
+        if not answering:
+            await _answer(send, 409, {"code": "updating", "error": "broken off: new weights are on their way"})
+
+    def _status(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "schema": "ascent.replica/1",
+            "model": self._model,
+            "max_model_len": self._max_model_len,
+            "incarnation": state.incarnation,
+            "weights": {"state": state.weights, "version": state.version, "revision": state.revision},
+            "holder": state.holder,
+            "lease_seconds": LEASE_SECONDS,
+            "running": len(self._running),
+            "vllm": getattr(sys.modules.get("vllm"), "__version__", None),
+            "sampling_parameters": _sampling_parameters(),
+        }
+
+
+class _BadRequestError(Exception):
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _sampling_parameters() -> list[str]:
+    """The names that this vLLM's SamplingParams has; its server drops others without a word."""
+    parameters = getattr(sys.modules.get("vllm.sampling_params"), "SamplingParams", None)
+    return list(getattr(parameters, "__struct_fields__", ()))
+
+
+def _version(value: Any) -> int:
+    """A weight version from a header or a body."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _BadRequestError(f"expected a weight version (a whole number), got {value!r}")
+    return value
+
+
+async def _json_body(receive: Receive) -> dict[str, Any]:
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _BadRequestError("the client went away")
+        body += message.get("body", b"")
+        if len(body) > _LARGEST_BODY:
+            raise _BadRequestError(f"the body is larger than {_LARGEST_BODY} bytes", 413)
+        if not message.get("more_body"):
+            break
+    try:
+        decoded = json.loads(body or b"{}")
+    except ValueError:
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise _BadRequestError("expected a JSON object")
+    return decoded
+
+
+async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,1 @@
+"""How the bytes of new weights reach the servers, one file each."""

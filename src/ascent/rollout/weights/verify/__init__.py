@@ -1,0 +1,1 @@
+"""What the servers' reports must say after an update, and the canary."""

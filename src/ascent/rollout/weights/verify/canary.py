@@ -1,0 +1,79 @@
+"""The last step of verification: does the whole model give known sequences the log-probabilities it should?
+
+Sampler and trainer never agree to the last bit, so how far they may differ is learned: from the first delivery that
+was clean otherwise, growing slowly with later ones, and never beyond a ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ascent.rollout.engine import Canary
+from ascent.rollout.weights.control import ControlPlane
+
+# dtype -> mean |difference| that is never an alarm, and one that always is
+_FLOOR = {"float32": 1e-3, "float16": 5e-3, "bfloat16": 2e-2}
+_CEILING = {"float32": 0.05, "float16": 0.15, "bfloat16": 0.3}
+_MARGIN = 4.0  # over what was seen when all was well
+_GROWTH = 1.1  # of what counts as seen, at most, from one delivery to the next
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """Mean |trainer - server| over all positions, and what was allowed."""
+
+    mean: float
+    allowed: float
+
+    @property
+    def agrees(self) -> bool:
+        """False also where a log-probability was not a number."""
+        return self.mean <= self.allowed
+
+
+class CanaryJudge:
+    """Learns what difference is usual, over all servers of a run."""
+
+    def __init__(self, dtype: str) -> None:
+        self._floor, self._ceiling = _FLOOR[dtype], _CEILING[dtype]
+        self._usual: float | None = None
+
+    def judge(self, mean: float) -> CanaryResult:
+        """Judge one server's difference, and learn from it when it is allowed."""
+        allowed = self._ceiling
+        if self._usual is not None:
+            allowed = min(self._ceiling, max(self._floor, _MARGIN * self._usual))
+        result = CanaryResult(mean, allowed)
+        if result.agrees:
+            self._usual = mean if self._usual is None else max(self._usual, min(mean, self._usual * _GROWTH))
+        return result
+
+
+def difference(replica: ControlPlane, canary: Canary, timeout: float) -> float:
+    """Mean |trainer - server| log-probability over the positions of all sequences; NaN when one is not a number."""
+    with ThreadPoolExecutor(max(1, len(canary.sequences)), thread_name_prefix="ascent-canary") as pool:
+        answers = list(pool.map(lambda sequence: _prompt_logps(replica, sequence, timeout), canary.sequences))
+    differences = [
+        abs(trainer - server)
+        for expected, found in zip(canary.logps, answers, strict=True)
+        for trainer, server in zip(expected, found, strict=True)
+    ]
+    return math.fsum(differences) / max(1, len(differences))
+
+
+def _prompt_logps(replica: ControlPlane, sequence: Sequence[int], timeout: float) -> list[float]:
+    """The log-probability of each token but the first, after those before it."""
+    sampling = {"max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0, "detokenize": False}
+    body = {"token_ids": list(sequence), "sampling_params": sampling, "stream": False}
+    answer = replica.post("/inference/v1/generate", body, timeout=timeout)
+    logprobs = (answer or {}).get("prompt_logprobs") or []
+    if len(logprobs) != len(sequence):
+        return [math.nan] * (len(sequence) - 1)
+    found = []
+    for token, at in zip(sequence[1:], logprobs[1:], strict=True):
+        entry = (at or {}).get(str(token))
+        found.append(math.nan if entry is None else float(entry["logprob"]))
+    return found

@@ -1,0 +1,1 @@
+"""What a checkpoint holds beside TRL's own files."""

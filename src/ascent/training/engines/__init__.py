@@ -1,0 +1,1 @@
+"""Builds the engine that a training samples with."""

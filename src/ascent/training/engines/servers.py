@@ -1,0 +1,177 @@
+"""The sampling servers of a run: started for it, or standing already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from accelerate.utils import broadcast_object_list
+
+from ascent import devices
+from ascent.config import RolloutSection, RunConfig
+from ascent.errors import InputError
+from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine
+from ascent.rollout.engines.served.engine import ServerEngine
+from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
+from ascent.rollout.platform import engine_kind, installed_vllm
+from ascent.rollout.service import record
+from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, remote_service
+from ascent.rollout.service.running import ServiceStartError, running_service
+from ascent.rollout.service.settings import ServiceSettings
+from ascent.rollout.weights.delivery import WeightDelivery
+from ascent.rollout.weights.transports.choice import BACKENDS, choose, transport
+from ascent.tracking.run_directory import RunDirectory
+
+_TRANSPORTS = {backend: name for name, backend in BACKENDS.items()}
+_OWN_DEVICE_SHARE = 0.9  # of a device that nobody else uses; vLLM's own default
+
+
+@contextlib.contextmanager
+def serving(
+    config: RunConfig, engine: EngineSettings, run: RunDirectory, *, rank: int, processes: int
+) -> Iterator[RolloutEngine]:
+    """The engine of a run whose completions are sampled by servers. Collective over all processes of the training.
+
+    Rank 0 starts the servers, or finds those that stand, and holds them; the others join. Raises InputError for a
+    service that isn't there, is held by another training, or does not start.
+    """
+    with contextlib.ExitStack() as stack:
+        with _told_to_all(processes):
+            address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
+        served = _join(address, config.rollout, engine.dtype, run.path.name, rank=rank, processes=processes)
+        stack.callback(served.close)
+        if served.max_model_len < engine.max_model_len:
+            raise InputError(
+                f"the service has a context of {served.max_model_len} tokens, but prompts and completions of this run "
+                f"need {engine.max_model_len}",
+                "Start it with a larger --max-model-len, or lower trainer.max_completion_length.",
+            )
+        yield served
+
+
+def connect(
+    service: str, *, dtype: str = "bfloat16", name: str = "training", rank: int = 0, processes: int = 1
+) -> RolloutEngine:
+    """The engine over a service that stands: its name on this machine, or the URLs of its servers, with commas.
+
+    The API key of a service on another machine is taken from ASCENT_API_KEY. Collective over all processes.
+
+    `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
+    engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
+    """
+    with _told_to_all(processes):
+        address = _standing(service) if rank == 0 else None
+    return _join(address, RolloutSection(mode="server"), dtype, name, rank=rank, processes=processes)
+
+
+def _join(
+    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, *, rank: int, processes: int
+) -> ServerEngine:
+    """Rank 0, which knows the address, holds the service; the others join it."""
+    shared: list[tuple[ServiceAddress, str] | None] = [None]
+    with _told_to_all(processes):
+        if address is not None:
+            served = ServerEngine(address, _delivery(rollout, address, dtype), holder_name=name)
+            shared = [(address, served.hold)]
+    if processes > 1:
+        broadcast_object_list(shared)
+    if rank != 0:
+        assert shared[0] is not None
+        address, hold = shared[0]
+        served = ServerEngine(address, None, holder_name=name, hold=hold, sends_weights=False)
+    return served
+
+
+@contextlib.contextmanager
+def _told_to_all(processes: int) -> Iterator[None]:
+    """What only rank 0 does: when it can't, all processes end with an InputError instead of waiting for it."""
+    failure: InputError | None = None
+    try:
+        yield
+    except InputError as error:
+        failure = error
+    except EngineLostError as error:
+        failure = InputError(str(error), "Start the service again: ascent serve MODEL")
+    told = [None if failure is None else str(failure)]
+    if processes > 1:
+        broadcast_object_list(told)
+    if failure is not None:
+        raise failure
+    if told[0] is not None:
+        raise InputError(told[0])
+
+
+def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:
+    name = _TRANSPORTS.get(address.transport or "") or _transport(rollout, same_host=False)
+    dtype = address.dtype or dtype
+    return WeightDelivery(transport(name, dtype, str(devices.current())), dtype, verify=rollout.verify)
+
+
+def _transport(rollout: RolloutSection, *, same_host: bool) -> str:
+    """How weights reach the servers, by the configuration's name of it."""
+    if rollout.transport != "auto":
+        return rollout.transport
+    choice = choose(
+        engine_kind(),
+        vllm_version=installed_vllm(),
+        same_host=same_host,
+        tensor_parallel=rollout.tensor_parallel_size,
+    )
+    print(f"weights travel by {choice.name}: {choice.reason}", file=sys.stderr, flush=True)
+    return choice.name
+
+
+@contextlib.contextmanager
+def _service(config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int) -> Iterator[ServiceAddress]:
+    if config.rollout.server is not None:
+        yield _standing(config.rollout.server)
+        return
+    with _own_service(config, engine, run, processes) as address:
+        yield address
+
+
+def _standing(service: str) -> ServiceAddress:
+    if "://" not in service:
+        return find_service(service)
+    urls = [url.strip() for url in service.split(",")]
+    return find_by_urls(urls) or remote_service(urls, os.environ.get("ASCENT_API_KEY", ""))
+
+
+@contextlib.contextmanager
+def _own_service(
+    config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int
+) -> Iterator[ServiceAddress]:
+    rollout, kind = config.rollout, engine_kind()
+    places = () if kind == "cpu" else config.server_devices(processes)
+    if places and kind == devices.kind() and max(places) >= devices.count():
+        raise InputError(
+            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
+            f"{devices.count() - 1}), of which the training takes the first {processes}",
+            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
+        )
+    settings = ServiceSettings(
+        replace(
+            engine,
+            external_launcher=False,
+            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
+            engine_share=_OWN_DEVICE_SHARE,
+        ),
+        kind,
+        replicas=rollout.replicas,
+        tensor_parallel=rollout.tensor_parallel_size,
+        devices=places,
+        transport=BACKENDS[_transport(rollout, same_host=True)],
+        worker_extension=WORKER_EXTENSION,
+        max_restarts=rollout.max_restarts,
+        restart_window=60.0 * rollout.restart_window_minutes,
+    )
+    name = record.name_for(f"{run.path.name}-{os.getpid()}")
+    try:
+        with running_service(settings, name=name, log_folder=run.path / "servers") as address:
+            yield address
+    except ServiceStartError as error:
+        print(error.log_text, file=sys.stderr)
+        raise InputError(f"rollout.mode=server: {error}", "The end of its log is shown above.") from error

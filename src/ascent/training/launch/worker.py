@@ -1,0 +1,76 @@
+"""One process of a training run: `python -m ascent.training.launch.worker RUN [--resume] [--debug]`.
+
+The run directory holds the configuration. Exit codes are those of `ascent`; 1 says that the run was stopped before its
+end and can be resumed, 3 that an unexpected exception ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascent import config
+from ascent.errors import InputError
+from ascent.process import quieten_transformers, set_up_process
+from ascent.tracking import run_directory
+from ascent.training.launch.stop_file import stop_file, stopped_mark
+from ascent.training.records.out_of_memory import OutOfMemoryError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train in a run directory that has its configuration."""
+    parser = argparse.ArgumentParser(prog="ascent.training.launch.worker")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--debug", action="store_true")
+    args = parser.parse_args(argv)
+    try:
+        return work(args.run, resume=args.resume, debug=args.debug)
+    except InputError as error:
+        if args.debug:
+            raise
+        if _rank() == 0 or isinstance(error, OutOfMemoryError):  # of other errors the others say the same
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except Exception:  # noqa: BLE001 - `work` has printed and kept it
+        return 3
+
+
+def work(path: Path, *, resume: bool, debug: bool) -> int:
+    """Train in this process; 0 when the run came to its end, 1 when it was stopped.
+
+    An unexpected exception is printed, kept in the run directory, and raised.
+    """
+    run = run_directory.open_existing(path)
+    settings, _ = config.load(run.config)
+    set_up_process(debug=debug, on_cpu=bool(settings.trainer.get("use_cpu")))
+    run.failure(_rank()).unlink(missing_ok=True)
+    try:
+        quieten_transformers(debug=debug)
+        from ascent.training.run import train
+
+        stopped = train(settings, run, resume=resume).stopped
+    except InputError:
+        raise
+    except Exception:
+        run_directory.write_text(run.failure(_rank()), traceback.format_exc())
+        traceback.print_exc()
+        raise
+    launcher = stop_file()
+    if launcher is None:
+        return int(stopped)
+    if stopped:  # the launcher takes any exit code but 0 for a failure, and would kill the other processes
+        stopped_mark(launcher).touch()
+    return 0
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
