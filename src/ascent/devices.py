@@ -27,6 +27,8 @@ Kind = Literal["npu", "cuda", "cpu"]
 # this container; they are not the ids that npu-smi prints, which skip numbers where a card holds several chips. The
 # process then counts what is left from 0 again.
 VISIBLE_VARIABLES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
+# torch_npu and older releases of torch raise a plain RuntimeError; torch's CPU allocator always does
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "OutOfMemoryError")
 _ON_CPU_VARIABLE = "ACCELERATE_USE_CPU"  # accelerate's own, so that both agree; see process.set_up_process
 
 
@@ -151,6 +153,11 @@ def empty_cache() -> None:
     accelerator = module(kind())
     if accelerator is not None:
         accelerator.empty_cache()
+
+
+def says_out_of_memory(message: str) -> bool:
+    """Whether this is what an allocator says, of whatever device, when there is no room."""
+    return any(said in message for said in _OUT_OF_MEMORY)
 
 
 def _reported(accelerator: ModuleType, query: str, scale: float = 1.0) -> float | None:

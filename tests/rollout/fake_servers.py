@@ -16,7 +16,7 @@ import uvicorn
 
 from ascent.rollout.in_vllm.guard import GENERATE, Guard, Receive, Scope, Send
 from ascent.rollout.service.address import ServiceAddress
-from ascent.rollout.weights.control import ControlPlane, ServerCallError
+from ascent.rollout.weights.control import ControlPlane, NoServerReachedError, ServerCallError
 
 TOKEN = "token-of-the-stand-ins"
 MAX_LEN = 64
@@ -144,12 +144,11 @@ class SilentListener:
 
 @dataclass
 class PostsOnce:
-    """A delivery that makes one control call to each server; `partial` reports refusals instead of raising."""
+    """A delivery that makes one control call to each server."""
 
-    partial: bool = False
     delivered: list[tuple[int, list[str]]] = field(default_factory=list)
     during: Callable[[], None] = lambda: None
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
     closed: bool = False
 
     def close(self) -> None:
@@ -162,9 +161,9 @@ class PostsOnce:
             try:
                 replica.post("/update_weights", {"update_info": {}}, timeout=2.0)
             except ServerCallError as error:
-                if not self.partial:
-                    raise
-                self.failed[replica.url] = str(error)
+                self.failed[replica.url] = error
+        if replicas and len(self.failed) == len(replicas):
+            raise NoServerReachedError(self.failed)
         self.delivered.append((version, [replica.url for replica in replicas if replica.url not in self.failed]))
         return self
 

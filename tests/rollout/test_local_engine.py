@@ -22,12 +22,12 @@ class Pair:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from ascent.rollout.engines.colocated import LocalEngine
+        from ascent.rollout.engines.colocated import ColocatedEngine
         from ascent.rollout.weights.in_place import InPlaceWeights
         from ascent.rollout.weights.packed_cpu import CpuWeights
 
         settings = EngineSettings(str(folder), dtype, MAX_LEN, kv_cache_bytes=16 * 2**20)
-        self.engine = LocalEngine(settings, CpuWeights() if packed else InPlaceWeights())
+        self.engine = ColocatedEngine(settings, CpuWeights() if packed else InPlaceWeights())
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
         self.float32 = dtype == "float32"
         self.version = 0

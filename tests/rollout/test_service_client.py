@@ -1,4 +1,4 @@
-"""ServerEngine against stand-ins: what it sends, and what it makes of servers that fail in every way."""
+"""ServedEngine against stand-ins: what it sends, and what it makes of servers that fail in every way."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ pytest.importorskip("uvicorn")
 from tests.rollout.fake_servers import FakeServer, PostsOnce, SilentListener, address_of, tokens_of
 
 from ascent.errors import InputError
-from ascent.rollout.engine import EngineLostError, PromptTooLongError, WeightSyncError
+from ascent.rollout.engine import (
+    EngineLostError,
+    PromptTooLongError,
+    ServersRestartingError,
+    WeightSyncError,
+)
 from ascent.rollout.engines.served import dispatch as server_dispatch
 from ascent.rollout.engines.served import replica
-from ascent.rollout.engines.served.engine import ServerEngine
+from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.engines.served.jobs import Job
 from ascent.rollout.service import record
 from ascent.rollout.service.processes import start_ticks
@@ -37,16 +42,16 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.servers: list[FakeServer] = []
-        self.engines: list[ServerEngine] = []
+        self.engines: list[ServedEngine] = []
 
     def server(self) -> FakeServer:
         self.servers.append(FakeServer(self.folder / str(len(self.servers))))
         return self.servers[-1]
 
-    def engine(self, *servers: FakeServer, delivery: PostsOnce | None = None, **options: Any) -> ServerEngine:
+    def engine(self, *servers: FakeServer, delivery: PostsOnce | None = None, **options: Any) -> ServedEngine:
         """An engine with weights of version 1 (unless it joins)."""
         address = options.pop("address", None) or address_of(*servers)
-        made = ServerEngine(address, delivery or PostsOnce(), holder_name="test", connect_seconds=0.3, **options)
+        made = ServedEngine(address, delivery or PostsOnce(), holder_name="test", connect_seconds=0.3, **options)
         self.engines.append(made)
         if options.get("sends_weights", True):
             made.update_weights(iter(()), 1)
@@ -73,7 +78,7 @@ def groups(count: int, n: int = 3, seed: int | None = 7, sampling: Sampling | No
     return [RolloutRequest(f"g{g}", (*PROMPT, g), n, sampling or Sampling(8), seed) for g in range(count)]
 
 
-def finish(engine: ServerEngine, seconds: float = 20.0) -> list[Completion]:
+def finish(engine: ServedEngine, seconds: float = 20.0) -> list[Completion]:
     """Poll to the end, giving weights of the next version when they are needed."""
     completions: list[Completion] = []
     version, until = 1, time.monotonic() + seconds
@@ -249,7 +254,7 @@ def test_a_closed_engine_leaves_the_service_free(bench: Bench, monkeypatch: pyte
 def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:
     server = bench.server()
     with pytest.raises(InputError, match=r"(?s)token is needed.*Check the API key"):
-        ServerEngine(address_of(server, token="wrong"), PostsOnce(), holder_name="test")
+        ServedEngine(address_of(server, token="wrong"), PostsOnce(), holder_name="test")
     server.stop()
     with pytest.raises(EngineLostError, match="Cannot connect"):
         bench.engine(server)
@@ -421,7 +426,7 @@ def test_who_joins_samples_with_the_version_that_was_sent(bench: Bench) -> None:
 
 def test_servers_that_did_not_get_the_weights_do_not_sample(bench: Bench) -> None:
     first, second = bench.server(), bench.server()
-    engine = bench.engine(first, second, delivery=PostsOnce(partial=True))
+    engine = bench.engine(first, second, delivery=PostsOnce())
     first.control_status = 500
     engine.update_weights(iter(()), 2)
     requests = groups(4)
@@ -430,19 +435,18 @@ def test_servers_that_did_not_get_the_weights_do_not_sample(bench: Bench) -> Non
     assert (len(first.sampled), len(second.sampled)) == (0, 12)
 
 
-def test_a_server_that_dies_while_it_is_given_weights_asks_for_them_again(bench: Bench) -> None:
+def test_servers_that_die_while_they_are_given_weights_may_be_given_them_again(bench: Bench) -> None:
     server = bench.server()
     delivery = PostsOnce()
     engine = bench.engine(server, delivery=delivery)
     delivery.during = server.stop
-    engine.update_weights(iter(()), 2)
+    with pytest.raises(ServersRestartingError, match="no server got the weights"):
+        engine.update_weights(iter(()), 2)
     delivery.during = lambda: None
+    threading.Timer(0.3, server.start).start()
+    engine.update_weights(iter(()), 2)  # waits for a server
     requests = groups(1)
     engine.submit(requests)
-    assert engine.poll() == []
-    server.start()
-    wait_for(engine.needs_weights)
-    engine.update_weights(iter(()), 2)
     assert_whole(finish(engine), requests)
 
 

@@ -54,9 +54,9 @@ def requests(round_: int) -> list[RolloutRequest]:
 
 
 def engine_for(address: Any) -> Any:
-    from ascent.rollout.engines.served.engine import ServerEngine
+    from ascent.rollout.engines.served.engine import ServedEngine
 
-    engine = ServerEngine(address, KeepsWeights(), holder_name="kills")
+    engine = ServedEngine(address, KeepsWeights(), holder_name="kills")
     engine.update_weights(iter(()), 1)
     return engine
 

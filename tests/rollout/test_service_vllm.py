@@ -45,7 +45,7 @@ class KeepsWeights:
     """A delivery that sends nothing: the servers keep the checkpoint's weights."""
 
     def __init__(self) -> None:
-        self.failed: dict[str, str] = {}
+        self.failed: dict[str, Exception] = {}
 
     def close(self) -> None: ...
 
@@ -105,9 +105,9 @@ def address(serving: Serving) -> ServiceAddress:
 
 
 def engine_for(address: ServiceAddress, version: int = 1) -> Any:
-    from ascent.rollout.engines.served.engine import ServerEngine
+    from ascent.rollout.engines.served.engine import ServedEngine
 
-    engine = ServerEngine(address, KeepsWeights(), holder_name="test run")
+    engine = ServedEngine(address, KeepsWeights(), holder_name="test run")
     engine.update_weights(iter(()), version)
     return engine
 
@@ -171,14 +171,14 @@ def test_the_token_is_on_no_command_line(address: ServiceAddress) -> None:
 
 def test_samples_are_those_of_the_engine_in_process(address: ServiceAddress, tiny_policy: Callable[..., Path]) -> None:
     """Greedy and seeded, with every field of Sampling."""
-    from ascent.rollout.engines.colocated import LocalEngine
+    from ascent.rollout.engines.colocated import ColocatedEngine
 
     requests = requests_for(SAMPLINGS)
     engine = engine_for(address, version=3)
     served = sample(engine, requests)
     stats = engine.stats()
     engine.close()
-    local = LocalEngine(EngineSettings(str(tiny_policy()), "float32", MAX_LEN, kv_cache_bytes=16 * 2**20))
+    local = ColocatedEngine(EngineSettings(str(tiny_policy()), "float32", MAX_LEN, kv_cache_bytes=16 * 2**20))
     inside = sample(local, requests)
     local.close()
     for place, completion in inside.items():

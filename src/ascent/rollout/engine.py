@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ascent.types import Completion, EngineStats, RolloutRequest
 
@@ -34,11 +35,12 @@ class RolloutEngine(Protocol):
         """How many completions were submitted and not yet returned by `poll`."""
         ...
 
-    def needs_weights(self) -> bool:
+    def needs_weights(self, *, others_do: bool = False) -> bool:
         """Whether what was submitted can't be finished before `update_weights` is called again.
 
-        So it is when servers were restarted and hold no weights of the trainer. Always False for an engine in the
-        trainer's process.
+        So it is when servers were restarted and hold no weights of the trainer. `others_do` says that another process
+        of the training has found so already: then this one need not wait until it is sure. Always False for an engine
+        in the trainer's process.
         """
         ...
 
@@ -48,10 +50,12 @@ class RolloutEngine(Protocol):
         """Replace all weights; names and shapes are those of the Hugging Face checkpoint.
 
         Completions sampled afterwards carry `version`. `named_tensors` is iterated to its end or not at all, because
-        making them may be collective over processes. Raises WeightMismatchError when what arrived is not what was sent,
-        or does not compute as the trainer's weights do (the same weights may be sent again), and WeightSyncError when a
-        weight of the engine's model was not given or could not be loaded. Until a later call succeeds nothing is
-        sampled.
+        making them may be collective over processes. Until a call succeeds nothing is sampled. Raises
+
+        - WeightMismatchError when what arrived is not what was sent, or does not compute as the trainer's weights do;
+        - WeightTransferError when no server was reached although one lives, ServersRestartingError when all died;
+        - ServerMemoryError when a server's own memory ran out;
+        - WeightSyncError when a weight of the engine's model was not given, or can't be loaded.
         """
         ...
 
@@ -68,8 +72,16 @@ class PromptTooLongError(ValueError):
     """A prompt leaves no room for the completion in the engine's context."""
 
 
-class WeightSyncError(RuntimeError):
-    """New weights did not reach the engine."""
+class EngineError(RuntimeError):
+    """Something went wrong between the trainer and its engine.
+
+    An engine reports what happened by the class of the error and repeats nothing by itself, except single HTTP calls
+    for completions. What is tried again, how often, and who must agree stands in `training/step/agreement.py`.
+    """
+
+
+class WeightSyncError(EngineError):
+    """New weights can't reach the engine: sending them again would fail again."""
 
 
 class WeightMismatchError(WeightSyncError):
@@ -80,7 +92,28 @@ class WeightMismatchError(WeightSyncError):
         self.parameters = tuple(parameters)
 
 
-class EngineLostError(RuntimeError):
+class WeightTransferError(WeightSyncError):
+    """The way to servers that are alive failed: an HTTP 5xx, a broken connection, no answer in time.
+
+    No server has the new weights. The same weights may be sent again.
+    """
+
+
+class ServersRestartingError(WeightSyncError):
+    """Every server that was being given weights died meanwhile; they are being restarted. The same weights may be sent
+    again, which waits for the first server that is back."""
+
+
+class WeightsLostError(EngineError):
+    """Servers were restarted and hold none of the trainer's weights: what is unfinished can't be finished before
+    `update_weights` is called again (see `RolloutEngine.needs_weights`)."""
+
+
+class ServerMemoryError(EngineError):
+    """A sampling server ran out of memory: its own, not the trainer's."""
+
+
+class EngineLostError(EngineError):
     """The sampling servers are gone and won't come back by themselves."""
 
 
@@ -114,6 +147,22 @@ class EngineSettings:
     kv_cache_bytes: int | None = None
     trust_remote_code: bool = False
     external_launcher: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNeeds:
+    """What a trainer hands to the engine that it builds (`ascent.tables.ENGINES`), each of which takes what it needs.
+
+    `settings` say how a separate copy of the model is built. `open_model` opens the trainer's own model for generation
+    (unwrapped, gathered); `max_model_len` is that model's limit of prompt and completion, in tokens.
+    """
+
+    settings: Callable[[], EngineSettings]
+    open_model: Callable[[], AbstractContextManager[Any]]
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int
+    bos_token_id: int | None
+    max_model_len: int
 
 
 def check_length(request: RolloutRequest, max_model_len: int) -> None:

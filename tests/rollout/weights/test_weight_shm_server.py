@@ -143,7 +143,7 @@ def test_one_dead_server_does_not_spoil_the_other(server: Any, trainer: Trainer)
         trainer.train(number)
         report = sender.deliver([Broken(server, route), server], trainer.walk(), number, trainer.canary())
         assert set(report.failed) == {"http://broken"}
-        assert "connection refused" in report.failed["http://broken"]
+        assert "connection refused" in str(report.failed["http://broken"])
         assert report.canary[server.url].mean < 1e-5
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engine import Canary, EngineNeeds, EngineSettings, WeightSyncError, check_length
 from ascent.rollout.engines.counter import EngineCounter
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
@@ -32,7 +32,7 @@ class _Pending:
     submitted_at: float
 
 
-class LocalEngine:
+class ColocatedEngine:
     """A RolloutEngine over vLLM's `LLMEngine` in this process."""
 
     def __init__(self, settings: EngineSettings, weights: WeightLoader | None = None) -> None:
@@ -47,6 +47,11 @@ class LocalEngine:
         self._version = 0
         self._sequence = 0
         self._engine = _start(settings, self._counter)
+
+    @classmethod
+    def for_trainer(cls, needs: EngineNeeds) -> ColocatedEngine:
+        """The engine of a trainer in this process."""
+        return cls(needs.settings())
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
         """See RolloutEngine. Each completion is a request of its own to vLLM: its prompt is computed once and shared
@@ -78,8 +83,9 @@ class LocalEngine:
         """See RolloutEngine."""
         return len(self._pending)
 
-    def needs_weights(self) -> bool:
+    def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
+        del others_do
         return False
 
     def update_weights(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ascent.rollout.engine import Canary, check_length
+from ascent.rollout.engine import Canary, EngineNeeds, check_length
 from ascent.rollout.engines.counter import EngineCounter
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -46,6 +46,17 @@ class TransformersEngine:
         self._counter = EngineCounter()
         self._version = 0
 
+    @classmethod
+    def for_trainer(cls, needs: EngineNeeds) -> TransformersEngine:
+        """The engine that samples with the trainer's own model."""
+        return cls(
+            needs.open_model,
+            eos_token_ids=needs.eos_token_ids,
+            pad_token_id=needs.pad_token_id,
+            bos_token_id=needs.bos_token_id,
+            max_model_len=needs.max_model_len,
+        )
+
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
         """See RolloutEngine."""
         for request in requests:
@@ -71,8 +82,9 @@ class TransformersEngine:
         self._counter.running = max(self._counter.running, len(completions))
         return completions
 
-    def needs_weights(self) -> bool:
+    def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
+        del others_do
         return False
 
     def update_weights(

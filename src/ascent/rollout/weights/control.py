@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ascent.rollout.engine import Canary
+from ascent.rollout.engine import Canary, WeightSyncError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,7 @@ class Delivered(Protocol):
     """What became of one delivery."""
 
     @property
-    def failed(self) -> Mapping[str, str]:
+    def failed(self) -> Mapping[str, Exception]:
         """The servers that did not get the weights, by their url, and why. All others have them, verified."""
         ...
 
@@ -60,7 +60,8 @@ class WeightDelivery(Protocol):
 
         The servers sample nothing in the meantime; the caller says `begin` before and `commit` after it. Names and
         shapes are those of the Hugging Face checkpoint; `named_tensors` is iterated once. Raises WeightMismatchError
-        when a server's weights are not what was sent, WeightSyncError or ServerCallError when no server may be used.
+        when a server's weights are not what was sent, NoServerReachedError when no server got them, WeightSyncError
+        when the trainer's own can't be sent.
         """
         ...
 
@@ -77,3 +78,11 @@ class ServerCallError(RuntimeError):
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+class NoServerReachedError(WeightSyncError):
+    """No server got the new weights. `failed`: what went wrong, by the server's url."""
+
+    def __init__(self, failed: Mapping[str, Exception]) -> None:
+        super().__init__("no server got the weights: " + "; ".join(f"{url}: {why}" for url, why in failed.items()))
+        self.failed = dict(failed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
-from ascent.rollout.weights.control import ControlPlane, ServerCallError
+from ascent.rollout.weights.control import ControlPlane, NoServerReachedError, ServerCallError
 from ascent.rollout.weights.transports.base import Transport
 from ascent.rollout.weights.update_api import generation
 from ascent.rollout.weights.verify.canary import CanaryJudge, CanaryResult, difference
@@ -29,7 +29,7 @@ class DeliveryReport:
 
     version: int
     nbytes: int
-    failed: Mapping[str, str]  # servers that did not get the weights, and why
+    failed: Mapping[str, Exception]  # servers that did not get the weights, and why
     seconds: Mapping[str, float]  # "send", "finish", "verify", "canary"
     unseen: tuple[str, ...]  # parameters known to have arrived, but that no layer could be asked for afterwards
     canary: Mapping[str, CanaryResult] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class WeightDelivery:
 
         `named_tensors` is walked once, to its end, whatever fails. Servers that failed are in the report; the others
         have the new weights. Raises WeightMismatchError when a server's weights are not what was sent (sending again is
-        safe), and WeightSyncError when no server got them, or the trainer's own weights are not finite.
+        safe), NoServerReachedError when no server got them, WeightSyncError when the trainer's own are not finite.
         """
         delivery = _Delivery(self._transport, replicas, version, self._timeout, verify=self._verify)
         walk = iter(named_tensors)
@@ -153,13 +153,12 @@ class _Delivery:
             raise WeightMismatchError(
                 f"weights of version {self._version} are not right after the update. " + "; ".join(problems), names
             )
-        failed = {url: str(error) for url, error in self._failed.items()}
-        if len(failed) == len(self._replicas):
-            raise WeightSyncError("no server got the weights: " + "; ".join(f"{u}: {e}" for u, e in failed.items()))
+        if len(self._failed) == len(self._replicas):
+            raise NoServerReachedError(self._failed)
         return DeliveryReport(
             self._version,
             self._expected.nbytes,
-            failed,
+            dict(self._failed),
             dict(self._seconds),
             tuple(sorted(self._unseen)),
             dict(self._canary),

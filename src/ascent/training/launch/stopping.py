@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import torch
-from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from ascent.training.launch.stop_file import stop_file
+from ascent.training.step.ranks import Ranks
 
 
 class StopAtStepEnd(TrainerCallback):
     """Ends training after the step in which a stop was asked for. All processes agree, so none is left waiting."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._file = stop_file()
         self._asked = False
         self.stopped = False
@@ -28,10 +27,7 @@ class StopAtStepEnd(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
         """Save and stop when any process was asked to."""
         asked = self._asked or (self._file is not None and self._file.exists())
-        if self._accelerator.num_processes > 1:
-            flag = torch.tensor([float(asked)], device=self._accelerator.device)
-            asked = bool(self._accelerator.reduce(flag, reduction="sum").item())
-        if asked:
+        if self._ranks.any_rank(asked):
             self.stopped = control.should_save = control.should_training_stop = True
         return control
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ascent import devices
 from ascent.errors import InputError
+from ascent.rollout.engine import EngineError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 
@@ -22,8 +23,6 @@ _DOING = {
     "sync": "moving weights into the engine",
     "update": "computing the loss and the update",
 }
-# torch_npu and older releases of torch raise a plain RuntimeError; torch's CPU allocator always does
-_SAID = ("out of memory", "can't allocate memory")
 
 
 class OutOfMemoryError(InputError):
@@ -57,7 +56,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return any(said in str(error) for said in _SAID)
+    return not isinstance(error, EngineError) and devices.says_out_of_memory(str(error))  # a server's is its own
 
 
 def _what(error: BaseException, args: GRPOConfig, step: int, phase: str) -> str:

@@ -1,20 +1,31 @@
-"""One generation while it is being sampled: what was asked of the engine, and what has come back."""
+"""One generation while it is being sampled: what was asked of the engine, and what has come back.
+
+An example with two groups of two, the second of which a restarted server must sample again:
+
+    Flight(engine, groups, arrived, is_called)   all four are submitted
+    run()                                        (group 0, 1) ends: arrived(1, ...); (group 0, 0) ends: arrived(0, ...)
+                                                 the server of group 1 dies: the engine needs weights, run returns
+    needs_weights                                True; complete: False
+                                                 ... the sampler brings the weights, group 1 is sampled again ...
+    run()                                        arrived(2, ...), arrived(3, ...); complete: True
+    completions()                                all four, by their places in the local batch: 0, 1, 2, 3
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
-from ascent.rollout.engine import EngineLostError, RolloutEngine
+from ascent.rollout.engine import RolloutEngine
+from ascent.training.step.agreement import ENDING, WEIGHTS
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion
 
 
 class Flight:
-    """Completions on their way. Submitted when it is made; `run` takes what comes.
+    """Completions on their way. They are submitted when it is made; `run` takes them as they come.
 
-    `run` may work in a thread of its own (`start`, `join`), which is then the only one that may use the engine. `lost`
-    says why it can never be completed.
+    `run` may work in a thread of its own (`start`, `join`), which is then the only one that may use the engine.
     """
 
     def __init__(
@@ -22,24 +33,26 @@ class Flight:
         engine: RolloutEngine,
         groups: Sequence[LocalGroup],
         arrived: Callable[[int, Completion], None],
-        there: Sequence[Completion] = (),
+        is_called: Callable[[], str | None] = lambda: None,
+        already_sampled: Sequence[Completion] = (),
     ) -> None:
         """`arrived(place, completion)` is called for each completion as it ends, with its place in the local batch.
+        `is_called` says whether another rank waits for this one (see `Agreement.is_called`).
 
-        Where `there` holds completions already, they must be those of `groups`, and nothing is asked of the engine.
+        Where completions were `already_sampled`, they must be those of `groups`, and nothing is asked of the engine.
         Raises what `RolloutEngine.submit` raises.
         """
         self.groups = list(groups)
-        self._engine, self._arrived = engine, arrived
+        self.needs_weights = False  # how the last `run` ended
+        self._engine, self._arrived, self._is_called = engine, arrived, is_called
         self._places = {group.request.group_id: group.first for group in groups}
         self._total = sum(group.request.n for group in groups)
         self._completions: dict[int, Completion] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self.lost: EngineLostError | None = None
-        for completion in there:
+        for completion in already_sampled:
             self._arrive(completion)
-        if not there:
+        if not already_sampled:
             engine.submit([group.request for group in groups])
 
     @property
@@ -48,14 +61,20 @@ class Flight:
         return len(self._completions) == self._total
 
     def run(self) -> None:
-        """Take completions until all are there, or until the engine needs weights before it can go on.
+        """Take completions until all have come back, until the engine needs weights before it can go on, or until
+        another rank ends.
 
         Raises what the engine raised, also in the thread of `start`.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        while not self.complete and not self._engine.needs_weights():
+        self.needs_weights = False
+        while not self.complete:
+            call = self._is_called()
+            self.needs_weights = self._engine.needs_weights(others_do=call == WEIGHTS)
+            if self.needs_weights or call == ENDING:
+                return
             for completion in self._engine.poll():
                 self._arrive(completion)
 

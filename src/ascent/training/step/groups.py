@@ -1,10 +1,20 @@
-"""Turns a local batch of prompts into requests to the engine: one a group, with seeds that don't depend on batching."""
+"""Turns a local batch of prompts into requests to the engine: one a group, with seeds that don't depend on batching.
+
+An example with num_generations 4, split over two ranks of six prompts each (three groups in all):
+
+    rank 0   places 0-3  group 12-0, completions 0 to 3     places 4-5  group 12-1, completions 0 and 1
+    rank 1   places 0-1  group 12-1, completions 2 and 3    places 2-5  group 12-2, completions 0 to 3
+
+On rank 1 the first request has n 2, first 0 and offset 2, and the seed of its group plus 2: whatever the number of
+ranks, completion 2 of group 12-1 is sampled with the same seed.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ascent.types import RolloutRequest, Sampling
 
@@ -12,11 +22,12 @@ from ascent.types import RolloutRequest, Sampling
 @dataclass(frozen=True, slots=True)
 class LocalGroup:
     """A request and where its completions belong: `first` is the place of completion 0 in the local batch, `offset`
-    its place in the whole group, which may be spread over ranks."""
+    its place in the whole group, which may be spread over ranks. `row` is the dataset's row of the prompt."""
 
     request: RolloutRequest
     first: int
     offset: int
+    row: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def group_requests(
@@ -27,11 +38,12 @@ def group_requests(
     label: str,
     rank: int = 0,
     seed: int | None = None,
+    rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[LocalGroup]:
     """Group a rank's part of a batch, in which each prompt stands `num_generations` times in a row over all ranks.
 
-    `label` names the generation. Completion k of a group has the seed `group seed + k`, whatever rank samples it.
-    Raises ValueError when the prompts of one group differ.
+    `label` names the generation, `rows` are the dataset's rows of the prompts. Completion k of a group has the seed
+    `group seed + k`, whatever rank samples it. Raises ValueError when the prompts of one group differ.
     """
     groups: list[LocalGroup] = []
     start = rank * len(prompts)
@@ -47,7 +59,8 @@ def group_requests(
             groups[-1] = replace(previous, request=replace(previous.request, n=previous.request.n + 1))
             continue
         base = None if seed is None else _group_seed(seed, group_id) + offset
-        groups.append(LocalGroup(RolloutRequest(group_id, tuple(prompt), 1, sampling, base), position, offset))
+        request = RolloutRequest(group_id, tuple(prompt), 1, sampling, base)
+        groups.append(LocalGroup(request, position, offset, rows[position] if rows is not None else {}))
     return groups
 
 

@@ -2,18 +2,27 @@
 
 All of it is called by the trainer's thread. A generation that is sampled ahead has a thread that takes its completions;
 the engine is not touched meanwhile.
+
+An example with `rollout.staleness: 1`, generation by generation (v2: the weights after two optimizer steps):
+
+    sample(generation 0)        v0 into the engine, 0 is sampled and comes back
+    sample_ahead(generation 1)  nothing to send, v0 is there; 1 is on its way while the trainer makes step 1
+    sample(generation 1)        waits for what is left of 1, which was sampled with v0: one step old
+    sample_ahead(generation 2)  v1 into the engine; 2 is on its way while the trainer makes step 2
+    an evaluation               asks for other groups: they are sampled at once, and 2 stays where it is
+    sample(generation 2)        comes back, sampled with v1
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ascent.rollout.engine import Canary, EngineLostError, RolloutEngine
+from ascent.rollout.engine import Canary, RolloutEngine, WeightsLostError
+from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import StepClock
-from ascent.training.step.delivery import deliver
 from ascent.training.step.flight import Flight
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion
@@ -21,75 +30,92 @@ from ascent.types import Completion
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NEEDS_WEIGHTS, _LOST = 1, 2
-Arrival = Callable[[int, str], None]  # a completion's place in the local batch, and its text
+# what is done with a completion as it ends: its place in the local batch, the row of its prompt, its text
+Receive = Callable[[int, Mapping[str, Any], str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What the sampler asks of the trainer. `version` is the number of optimizer steps done, `named_tensors` walks over
-    the weights (collective), `canary` measures them (collective; None where nothing travels), `worst` is the largest of
-    a number over all processes, `decode` gives a completion's text in any thread, `sampled(done, total)` is told."""
+class TrainedWeights(Protocol):
+    """The weights that are being trained, as the sampler sees them."""
 
-    version: Callable[[], int]
-    named_tensors: Callable[[], Iterable[tuple[str, Tensor]]]
-    canary: Callable[[], Canary] | None
-    worst: Callable[[int], int]
-    decode: Callable[[Sequence[int]], str]
-    sampled: Callable[[int, int], None]
+    @property
+    def version(self) -> int:
+        """How many optimizer steps made them."""
+        ...
+
+    def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
+        """All of them, under their names in a Hugging Face checkpoint. Collective: every rank must walk to the end."""
+        ...
+
+    def canary(self) -> Canary | None:
+        """What they make of known sequences; None where no weights travel. Collective."""
+        ...
 
 
 class Sampler:
-    """See the module."""
+    """Samples with the newest weights, and hands each completion on as it ends."""
 
-    def __init__(self, engine: RolloutEngine, policy: Policy, clock: StepClock) -> None:
-        self._dropped = 0
-        self._engine, self._policy, self._clock = engine, policy, clock
-        self._loaded: int | None = None
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        weights: TrainedWeights,
+        agreement: Agreement,
+        clock: StepClock,
+        decode: Callable[[Sequence[int]], str],
+        receive: Receive,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """`decode` gives the text of token ids, in any thread. `receive` takes completions for which `sample` names no
+        receiver of their own. `progress(done, total)` is told how many of a generation have ended on this rank."""
+        self._engine, self._weights, self._agreement, self._clock = engine, weights, agreement, clock
+        self._decode, self._receive, self._progress = decode, receive, progress
+        self._version_in_engine: int | None = None
         self._ahead: Flight | None = None
-        self._kept: list[Completion] = []
+        self._from_checkpoint: list[Completion] | None = None
+        self._dropped = 0
 
     def sync(self) -> None:
-        """Move the current weights into the engine, unless it has them. Collective over all processes."""
-        if self._policy.version() != self._loaded:
-            self.land_ahead()  # it ends with the weights that it began with
+        """Move the current weights into the engine, unless it has them. Collective over all ranks."""
+        if self._weights.version != self._version_in_engine:
+            self.finish_ahead()  # it ends with the weights that it began with
             self._deliver()
 
-    def sample(self, groups: Sequence[LocalGroup], finished: Arrival) -> list[Completion]:
-        """Sample all groups, or take them from what was sampled ahead. In order of their places.
+    def sample(self, groups: Sequence[LocalGroup], receive: Receive | None = None) -> list[Completion]:
+        """Sample all groups, or take them from what was sampled ahead. In order of their places in the local batch.
 
-        `finished(place, text)` is called as each completion ends. Collective where the engine is served, so that all
-        processes can bring weights to a server that was restarted.
+        `receive` is called for each completion as it ends. Collective over all ranks, which go on or end alike: raises
+        what `Agreement.settle` raises.
         """
         flight, self._ahead = self._ahead, None
         if flight is not None:
-            completions = self._land(flight)
+            completions = self._finish(flight)
             if flight.groups == list(groups):
                 return completions
             self._ahead = flight  # what is asked for comes in between, such as an evaluation
-        if self._kept and _asked_for(groups, self._kept):
-            kept, self._kept = self._kept, []
-            return self._land(self._flight(groups, finished, kept))
-        return self._land(self._launch(groups, finished))
+        kept, self._from_checkpoint = self._from_checkpoint, None
+        if kept is not None and not self._agreement.ranks.any_rank(not _answers(groups, kept)):
+            return self._finish(self._flight(groups, receive, kept))
+        self._dropped += len(kept or ())
+        return self._finish(self._launch(groups, receive))
 
-    def sample_ahead(self, groups: Sequence[LocalGroup], finished: Arrival) -> None:
+    def sample_ahead(self, groups: Sequence[LocalGroup]) -> None:
         """Begin to sample what `sample` will ask for next, with the current weights."""
         self.drop_ahead()
-        self._ahead = self._launch(groups, finished)
+        self._ahead = self._launch(groups, None)
         self._ahead.start()
 
-    def land_ahead(self) -> list[Completion]:
+    def finish_ahead(self) -> list[Completion]:
         """Wait for what is sampled ahead, which stays there to be asked for; none when there is nothing."""
-        return [] if self._ahead is None else self._land(self._ahead)
+        return [] if self._ahead is None else self._finish(self._ahead)
 
     def keep(self, completions: Sequence[Completion]) -> None:
-        """Completions that a checkpoint kept: `sample` returns them when they are asked for."""
-        self._kept = list(completions)
+        """Completions that a checkpoint kept: the next `sample` returns them when it asks for them. Called on every
+        rank, also where there are none."""
+        self._from_checkpoint = list(completions)
 
     def drop_ahead(self) -> None:
         """Let go of what was sampled ahead; it is counted."""
-        self._dropped += len(self.land_ahead()) + len(self._kept)
-        self._ahead, self._kept = None, []
+        self._dropped += len(self.finish_ahead()) + len(self._from_checkpoint or ())
+        self._ahead = self._from_checkpoint = None
 
     def forget_ahead(self) -> None:
         """Let go of what was sampled ahead without waiting for it: its servers are gone."""
@@ -102,58 +128,101 @@ class Sampler:
         dropped, self._dropped = self._dropped, 0
         return dropped
 
-    def _launch(self, groups: Sequence[LocalGroup], finished: Arrival) -> Flight:
+    def _launch(self, groups: Sequence[LocalGroup], receive: Receive | None) -> Flight:
+        """Weights into the engine, and the groups after them. All ranks have launched, or all end."""
         self.sync()
-        return self._flight(groups, finished)
+        flight, failure = None, None
+        try:
+            flight = self._flight(groups, receive)
+        except Exception as error:  # noqa: BLE001 - every rank raises it
+            failure = error
+        self._agreement.raise_on_all_ranks(failure)
+        assert flight is not None
+        return flight
 
-    def _flight(self, groups: Sequence[LocalGroup], finished: Arrival, there: Sequence[Completion] = ()) -> Flight:
+    def _flight(
+        self, groups: Sequence[LocalGroup], receive: Receive | None, already_sampled: Sequence[Completion] = ()
+    ) -> Flight:
         total = sum(group.request.n for group in groups)
+        rows = [group.row for group in groups for _ in range(group.request.n)]
+        receive = receive or self._receive
         arrived = 0
 
         def arrive(place: int, completion: Completion) -> None:
             nonlocal arrived
             arrived += 1
-            finished(place, self._policy.decode(completion.token_ids))
-            self._policy.sampled(arrived, total)
+            receive(place, rows[place], self._decode(completion.token_ids))
+            self._progress(arrived, total)
 
-        return Flight(self._engine, groups, arrive, there)
+        return Flight(self._engine, groups, arrive, self._agreement.is_called, already_sampled)
 
-    def _land(self, flight: Flight) -> list[Completion]:
-        """Wait for a flight, bringing weights to servers that lost theirs. All processes end alike."""
+    def _finish(self, flight: Flight) -> list[Completion]:
+        """Wait for a flight, bringing weights to servers that lost theirs. All ranks go on or end alike."""
+        repeated: Counter[type[Exception]] = Counter()
         with self._clock.phase("generate"):
             flight.join()
-            while state := self._policy.worst(_advance(flight)):
-                if state == _LOST:
-                    raise flight.lost or EngineLostError("another process lost its sampling servers")
+            while self._agreement.settle(_what_ended(flight), repeated):
                 self._deliver()
         return flight.completions()
 
     def _deliver(self) -> None:
-        version = self._policy.version()
+        """Bring the weights into the engine, as often as the table of retries says. Collective."""
+        version = self._weights.version
+        repeated: Counter[type[Exception]] = Counter()
         with self._clock.phase("sync"):
-            deliver(
-                self._engine,
-                self._policy.named_tensors,
-                version,
-                self._policy.canary() if self._policy.canary is not None else None,
-                worst=self._policy.worst,
-                tell=lambda text: print(text, file=sys.stderr, flush=True),
-            )
-        self._loaded = version
+            canary = self._weights.canary()
+            while True:
+                walk, failure = _Walk(self._weights.named_tensors()), None
+                try:
+                    self._engine.update_weights(walk, version, canary)
+                except Exception as error:
+                    if (
+                        walk.failed
+                    ):  # the others may be waiting inside the walk: this rank's end is told by its launcher
+                        raise
+                    failure = error
+                if not self._agreement.settle(failure, repeated):
+                    break
+        self._version_in_engine = version
 
 
-def _advance(flight: Flight) -> int:
-    """Take what comes; how that ended."""
+class _Walk:
+    """Iterates over the weights, and notes whether making them failed."""
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self._tensors = iter(tensors)
+        self.failed = False
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self
+
+    def __next__(self) -> tuple[str, Tensor]:
+        try:
+            return next(self._tensors)
+        except StopIteration:
+            raise
+        except Exception:
+            self.failed = True
+            raise
+
+
+def _what_ended(flight: Flight) -> Exception | None:
+    """Take a flight's completions as they come: None when all have come back, or when another rank calls; otherwise
+    what stopped it."""
     try:
         flight.run()
-    except EngineLostError as error:
-        flight.lost = error
-        return _LOST
-    return 0 if flight.complete else _NEEDS_WEIGHTS
+    except Exception as error:  # noqa: BLE001 - every rank raises it
+        return error
+    return WeightsLostError("the servers were restarted and need the weights again") if flight.needs_weights else None
 
 
-def _asked_for(groups: Sequence[LocalGroup], completions: Sequence[Completion]) -> bool:
-    """Whether the completions answer these groups."""
+def print_on_stderr(text: str) -> None:
+    """For sentences to the user, from whichever rank they concern."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _answers(groups: Sequence[LocalGroup], completions: Sequence[Completion]) -> bool:
+    """Whether the completions are those that the groups ask for."""
     requests = [group.request for group in groups]
     asked = {(request.group_id, index, request.prompt_ids) for request in requests for index in range(request.n)}
     return asked == {(each.group_id, each.index, each.prompt_ids) for each in completions}

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import EngineLostError
+from ascent.rollout.engine import EngineLostError, ServerMemoryError
 from ascent.rollout.engines.served.http_thread import NO_CONNECTION, Answer
 from ascent.rollout.engines.served.jobs import BrokenAnswerError, Job
 from ascent.rollout.engines.served.replica import Replica, ReplicaStatus
@@ -121,14 +122,18 @@ class Dispatcher:
         """How many completions servers are sampling."""
         return sum(len(member.flights) for member in self.members)
 
-    def starved(self) -> bool:
-        """Whether completions wait, and only new weights can bring them on: no server has the weights, one is there."""
+    def starved(self, *, others_are: bool = False) -> bool:
+        """Whether completions wait, and only new weights can bring them on: no server has the weights, one is there.
+
+        A process that sends no weights hears late of those that come, so to it only a server without any weights (it
+        was restarted) says so. `others_are`: the process that sends them has found that they are needed.
+        """
         if not self._waiting or self.version is None or self.in_flight() or self._pauses:
             return False
         if any(member.has(self.version) for member in self.members):
             return False
-        # who sends no weights hears late of those that come; a server with none at all was restarted
-        hopeless = ("none", "updating", "ready") if self._holder is not None else ("none",)
+        knows_what_comes = self._holder is not None or others_are
+        hopeless = ("none", "updating", "ready") if knows_what_comes else ("none",)
         statuses = [member.replica.status for member in self.members if member.up]
         return any(status is not None and status.weights in hopeless for status in statuses)
 
@@ -201,9 +206,8 @@ class Dispatcher:
         job.failures += 1
         _log.warning("sampling failed (%d): %s", job.failures, why)
         if job.failures > len(_PAUSES):
-            self._fail(
-                EngineLostError(f"a completion could not be sampled in {job.failures} attempts; the last: {why}")
-            )
+            kind = ServerMemoryError if devices.says_out_of_memory(why) else EngineLostError
+            self._fail(kind(f"a completion could not be sampled in {job.failures} attempts; the last: {why}"))
             return None
         return _PAUSES[job.failures - 1]
 

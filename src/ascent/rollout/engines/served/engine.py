@@ -14,14 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError, WeightSyncError, check_length
+from ascent.rollout.engine import Canary, EngineLostError, WeightSyncError, WeightTransferError, check_length
 from ascent.rollout.engines.served.dispatch import Dispatcher
 from ascent.rollout.engines.served.http_thread import HttpThread
 from ascent.rollout.engines.served.jobs import jobs_of
 from ascent.rollout.engines.served.replica import Replica, take_all, this_process
 from ascent.rollout.engines.served.statistics import ServerStatistics
+from ascent.rollout.engines.served.weight_failures import why_none_got_them
 from ascent.rollout.service.address import ServiceAddress, lost
-from ascent.rollout.weights.control import ServerCallError, WeightDelivery
+from ascent.rollout.weights.control import NoServerReachedError, ServerCallError, WeightDelivery
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 _BEGIN_SECONDS = 45.0  # the guard waits up to 30 for what the curious are sampling
-_FRUITLESS = 3  # weight updates in a row that reach no server, after which that is an error
 
 
-class ServerEngine:
+class ServedEngine:
     """A RolloutEngine over the servers of one service.
 
     The process that sends weights holds the service: no other training can use it meanwhile. Other processes of the
@@ -70,7 +70,6 @@ class ServerEngine:
         self._http = HttpThread()
         self._replicas = [Replica(url, address.token, self.hold, self._http) for url in address.urls]
         self._unfinished = 0
-        self._fruitless = 0
         holder = this_process(holder_name) if sends_weights else None
         try:
             self._connect(holder, connect_seconds)
@@ -129,15 +128,15 @@ class ServerEngine:
         """See RolloutEngine."""
         return self._unfinished
 
-    def needs_weights(self) -> bool:
+    def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
-        return self._dispatcher.starved()
+        return self._dispatcher.starved(others_are=others_do)
 
     def update_weights(
         self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
     ) -> None:
-        """See RolloutEngine. A server that dies while it is given weights is left to its supervisor: when no server got
-        them, this returns all the same, and `needs_weights` asks for them again once there is one."""
+        """See RolloutEngine. A server that doesn't get the weights is left out until the next call, as long as another
+        one got them."""
         iterator = iter(named_tensors)
         try:
             self._check()
@@ -221,23 +220,31 @@ class ServerEngine:
             raise WeightSyncError(f"{flying} completions are still being sampled with the old weights")
 
     def _update(self, named_tensors: Iterator[tuple[str, Tensor]], version: int, canary: Canary | None) -> None:
+        assert self._delivery is not None
         replicas = self._begin(version)
-        failed = self._deliver(replicas, named_tensors, version, canary)
+        incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
+        try:
+            failed = dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+        except NoServerReachedError as error:
+            failed = error.failed
         for replica in replicas:
             if replica.url in failed:
                 continue
             try:
                 self._http.run(replica.commit(version))
             except ServerCallError as error:
-                failed[replica.url] = str(error)
+                failed[replica.url] = error
         for url, why in failed.items():
             _log.warning("weights of version %d did not reach %s: %s", version, url, why)
-        self._fruitless = self._fruitless + 1 if len(failed) == len(replicas) else 0
-        if self._fruitless == _FRUITLESS:
-            raise WeightSyncError(f"no server got new weights in {_FRUITLESS} attempts; the last: {failed}")
+        if len(failed) == len(replicas):
+            alive = {replica.url for replica in replicas if not self._is_gone(replica, incarnations[replica.url])}
+            raise why_none_got_them(failed, alive)
 
     def _begin(self, version: int) -> list[Replica]:
-        """Close every server that is there; waits for one. Raises WeightSyncError when those that are there refuse."""
+        """Close every server that is there for sampling; waits for one.
+
+        Raises WeightSyncError when those that are there refuse, WeightTransferError when they fail.
+        """
         while not all(member.looked for member in self._dispatcher.members):
             self._check()
             time.sleep(_POLL_SECONDS)
@@ -257,25 +264,9 @@ class ServerEngine:
             if begun:
                 return begun
             if refusal is not None:
-                raise WeightSyncError(str(refusal)) from refusal
+                failed_inside = refusal.status is not None and refusal.status >= 500
+                raise (WeightTransferError if failed_inside else WeightSyncError)(str(refusal)) from refusal
             time.sleep(_POLL_SECONDS)
-
-    def _deliver(
-        self, replicas: list[Replica], named_tensors: Iterator[tuple[str, Tensor]], version: int, canary: Canary | None
-    ) -> dict[str, str]:
-        """Deliver to all; the servers that don't have the weights, and why. Raises what isn't a server's death."""
-        assert self._delivery is not None
-        incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
-        try:
-            return dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
-        except WeightMismatchError:
-            raise
-        except (ServerCallError, WeightSyncError) as error:
-            if any(self._is_gone(replica, incarnations[replica.url]) for replica in replicas):
-                return {replica.url: str(error) for replica in replicas}
-            if isinstance(error, WeightSyncError):
-                raise
-            raise WeightSyncError(str(error)) from error
 
     def _is_gone(self, replica: Replica, incarnation: str) -> bool:
         """Whether a server died since it had this incarnation."""
