@@ -45,13 +45,13 @@ def main() -> None:
 
     from ascent.models.folder import model_folder
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.engines.colocated import LocalEngine
+    from ascent.rollout.engines.colocated import ColocatedEngine
 
     folder = str(model_folder(args.model))
     settings = EngineSettings(folder, "float32", 20 + args.tokens, args.sequences, kv_cache_bytes=256 * 2**20)
-    engines = {"packed": LocalEngine(settings)}
+    engines = {"packed": ColocatedEngine(settings)}
     _custom_ops._supports_onednn = False
-    engines["plain"] = LocalEngine(settings)
+    engines["plain"] = ColocatedEngine(settings)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     sampling: dict[str, list[float]] = {name: [] for name in engines}
     update: dict[str, list[float]] = {name: [] for name in engines}

@@ -75,12 +75,12 @@ def train(folder: Path, address: Any, staleness: int, args: argparse.Namespace, 
     from transformers import PrinterCallback
 
     from ascent import GRPOConfig, GRPOTrainer
-    from ascent.rollout.engines.served.engine import ServerEngine
+    from ascent.rollout.engines.served.engine import ServedEngine
     from ascent.rollout.weights.delivery import WeightDelivery
     from ascent.rollout.weights.transports.choice import transport
 
     delivery = WeightDelivery(transport("shm", "float32", "cpu"), "float32")
-    engine = ServerEngine(address, delivery, holder_name="overlap")
+    engine = ServedEngine(address, delivery, holder_name="overlap")
     steps = Steps()
     arguments = GRPOConfig(
         output,

@@ -86,18 +86,19 @@ def run_cell(variant: str, seed: int, out: Path) -> None:
         model, steps = continue_warm_start(seed, seconds, out / f"continued-{seed}-model")
         # One step at learning rate 0: only its evaluation is of interest.
         still = (f"model.path={model}", "trainer.learning_rate=0.0", "trainer.max_steps=1")
-        summary = train(f"continued-{seed}", seed, out, CodeReward, still)
+        summary = train(f"continued-{seed}", seed, out, still)
         result = {"after": summary["before"], "steps": steps, "training_seconds": seconds}
     else:
-        reward = ShuffledReward if variant == "shuffled" else CodeReward
-        summary = train(f"{variant}-{seed}", seed, out, reward, (f"model.path=builtin:starter:{seed}",))
+        reward = f"{Path(__file__).stem}:ShuffledReward" if variant == "shuffled" else "code"
+        settings = (f"model.path=builtin:starter:{seed}", f"reward.functions=['{reward}']")
+        summary = train(f"{variant}-{seed}", seed, out, settings)
         lines = read_json_lines(out / f"{variant}-{seed}" / "metrics.jsonl")
         seconds = sum(line["times"]["step"] for line in lines)
         result = {**summary, "steps": len(lines), "training_seconds": seconds}
     write_json(result_file(out, variant, seed), {**result, "cores": os.cpu_count(), "load": os.getloadavg()[1]})
 
 
-def train(name: str, seed: int, out: Path, reward: type[CodeReward], overrides: Sequence[str]) -> dict[str, Any]:
+def train(name: str, seed: int, out: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """A run of the quickstart; greedy and sampled pass rates on the held-out tasks before and after."""
     from ascent import config
     from ascent.training import run as training
@@ -105,7 +106,7 @@ def train(name: str, seed: int, out: Path, reward: type[CodeReward], overrides: 
     settings, _ = config.load(CONFIG, [f"tasks.seed={seed}", f"trainer.seed={seed}", *overrides])
     run = run_directory.create(out, name)
     run.config.write_text(settings.to_yaml(), encoding="utf-8")
-    result = training.train(settings, run, reward_class=reward)
+    result = training.train(settings, run)
     if result.stopped:
         sys.exit(f"{name} was stopped before its end and has no result; remove {run.path} to run it anew")
     return {

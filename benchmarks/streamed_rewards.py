@@ -32,7 +32,7 @@ def generation(engine: Any, reward: Any, tasks: Any, requests: Any, tokenizer: A
             texts.append(text)
             ids.append(task.id)
             if streamed:
-                reward.start(task.id, text)
+                reward.start({"task_id": task.id}, text)
     sampled = time.perf_counter()
     reward(texts, ids)
     ended = time.perf_counter()
@@ -52,7 +52,7 @@ def main() -> None:
     from ascent.models.folder import load_tokenizer, model_folder
     from ascent.rewards.code import CodeReward
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.engines.colocated import LocalEngine
+    from ascent.rollout.engines.colocated import ColocatedEngine
     from ascent.sandbox import Sandbox
     from ascent.tasks.loading import load_tasks
     from ascent.tasks.prompts import with_prompt
@@ -64,7 +64,7 @@ def main() -> None:
     prompts = [tuple(tokenizer(str(task.prompt))["input_ids"]) for task in tasks]
     longest = max(map(len, prompts)) + args.tokens
     sequences = 8 * args.groups
-    engine = LocalEngine(EngineSettings(str(folder), "float32", longest, sequences, kv_cache_bytes=512 * 2**20))
+    engine = ColocatedEngine(EngineSettings(str(folder), "float32", longest, sequences, kv_cache_bytes=512 * 2**20))
     sampling = Sampling(args.tokens, stop_token_ids=(tokenizer.eos_token_id,))
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     with Sandbox() as sandbox:

@@ -18,6 +18,8 @@ import yaml
 from ascent import config_file, renamed
 from ascent.errors import InputError
 from ascent.sandbox.types import Level, Limits
+from ascent.tables import ALGORITHMS, ENGINES, REWARDS, unknown
+from ascent.tables import load as load_entry
 from ascent.trainer_fields import trainer_fields
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -49,6 +51,13 @@ class ModelSection(Section):
     lora: LoraSection | None = None
 
 
+class AlgorithmSection(Section):
+    """Which algorithm makes the updates, and its settings: a class of `ascent.tables.ALGORITHMS` says which keys there
+    are. `algorithm: grpo` is short for `algorithm: {name: grpo}`."""
+
+    name: str
+
+
 class TasksSection(Section):
     """What is asked: a file or a built-in set, and which part of it is held out."""
 
@@ -60,10 +69,31 @@ class TasksSection(Section):
     max_prompt_tokens: int | None = pydantic.Field(None, ge=1)  # tasks with longer prompts are left out and reported
 
 
-class RewardSection(Section):
-    """A completion scores `compile_weight` if its program compiles, plus `tests_weight` x tests passed / tests, plus
-    `all_tests_weight` if it passes them all."""
+class RewardFunctionSection(Section):
+    """One reward function, and what its rewards count for: `code`, or `module:attribute` for one of another module."""
 
+    function: str
+    weight: float = 1.0
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _plain_name(cls, given: Any) -> Any:
+        return {"function": given} if isinstance(given, str) else given
+
+    @pydantic.field_validator("function")
+    @classmethod
+    def _known(cls, function: str) -> str:
+        if ":" not in function and function not in REWARDS:
+            raise ValueError(f"{unknown(REWARDS)}, or module:attribute")
+        return function
+
+
+class RewardSection(Section):
+    """The rewards of `functions`, each times its weight, are added up. For `code` a completion scores `compile_weight`
+    if its program compiles, plus `tests_weight` x tests passed / tests, plus `all_tests_weight` if it passes them all.
+    """
+
+    functions: list[RewardFunctionSection] = pydantic.Field([RewardFunctionSection(function="code")], min_length=1)
     compile_weight: float = pydantic.Field(0.1, ge=0)
     tests_weight: float = pydantic.Field(0.9, ge=0)
     all_tests_weight: float = pydantic.Field(0.0, ge=0)
@@ -90,7 +120,7 @@ class RolloutSection(Section):
     """The sampling engine."""
 
     mode: Literal["colocate", "server"] = "colocate"
-    engine: Literal["vllm", "transformers"] = "vllm"
+    engine: str = "vllm"  # or "transformers"
     server: str | None = None  # with mode=server: a service's name or address; default: one of the run's own
     replicas: int = pydantic.Field(1, ge=1)  # servers of the run's own service
     tensor_parallel_size: int = pydantic.Field(1, ge=1)  # devices of one server
@@ -106,6 +136,13 @@ class RolloutSection(Section):
     max_num_batched_tokens: int = pydantic.Field(4096, ge=1)
     prefix_caching: bool = True
     enforce_eager: bool | None = None  # default: eager on CPU and NPU, graphs on CUDA
+
+    @pydantic.field_validator("engine")
+    @classmethod
+    def _known_engine(cls, engine: str) -> str:
+        if engine not in ENGINES:
+            raise ValueError(unknown(ENGINES))
+        return engine
 
 
 class MemorySection(Section):
@@ -129,7 +166,7 @@ class RunConfig(Section):
     """A whole run. `trainer` holds any field of `ascent.GRPOConfig` under its own name."""
 
     model: ModelSection
-    algorithm: Literal["grpo"] = "grpo"
+    algorithm: pydantic.SerializeAsAny[AlgorithmSection] = pydantic.Field("grpo", validate_default=True)
     tasks: TasksSection = TasksSection()
     reward: RewardSection = RewardSection()
     sandbox: SandboxSection = SandboxSection()
@@ -137,6 +174,11 @@ class RunConfig(Section):
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
     trainer: dict[str, Any] = {}
+
+    @pydantic.field_validator("algorithm", mode="before")
+    @classmethod
+    def _of_its_own_class(cls, given: Any) -> Any:
+        return given if isinstance(given, AlgorithmSection) else algorithm_section(given)
 
     def server_devices(self, processes: int) -> tuple[int, ...]:
         """The visible devices of the run's own servers, as indices; by default those after the training's own."""
@@ -151,6 +193,17 @@ class RunConfig(Section):
     def to_yaml(self) -> str:
         """The configuration as YAML, defaults written out; reading it gives an equal RunConfig."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def algorithm_section(given: Any) -> AlgorithmSection:
+    """The section `algorithm`, from its keys or the plain name. Raises ValueError (pydantic's ValidationError is one)
+    for a name or keys that don't exist."""
+    keys = given if isinstance(given, dict) else {"name": given}
+    name = keys.get("name", "grpo")
+    if name not in ALGORITHMS:
+        raise ValueError(unknown(ALGORITHMS))
+    section: AlgorithmSection = load_entry(ALGORITHMS, name).model_validate(keys)
+    return section
 
 
 # TRL's own name under `trainer:` -> our key, with the translation of its value
@@ -191,6 +244,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
         for key, (value, old_key) in (*moved.items(), *mapped.items()):
             problems += _move(source, key, value, old_key)
         problems += _check_trainer(source)
+    problems += _settle_algorithm(source)
     try:
         config = RunConfig.model_validate(source.values)
     except pydantic.ValidationError as error:
@@ -283,6 +337,24 @@ def _check_trainer(source: config_file.Source) -> list[str]:
     return problems
 
 
+def _settle_algorithm(source: config_file.Source) -> list[str]:
+    """Replace the section `algorithm` by what it says; the problems that it has."""
+    if "algorithm" not in source.values:
+        return []
+    given = source.values["algorithm"]
+    try:
+        source.values["algorithm"] = algorithm_section(given)
+        return []
+    except pydantic.ValidationError as error:
+        details = [{**detail, "loc": ("algorithm", *detail["loc"])} for detail in error.errors()]
+        problems = [_explain(detail, source) for detail in details]
+    except ValueError as error:
+        key = "algorithm.name" if isinstance(given, dict) else "algorithm"
+        problems = [f"{source.place(key)}: {key}: {error}, got {given['name'] if isinstance(given, dict) else given!r}"]
+    del source.values["algorithm"]
+    return problems
+
+
 def _nearest(key: str, known: Any) -> str:
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -297,12 +369,14 @@ def _explain(detail: Any, source: config_file.Source) -> str:
         return f"{place}: {key}: unknown key{_nearest(parts[-1], _known_keys(parts[:-1]))}"
     if detail["type"] == "missing":
         return f"{place}: {key} is required"
-    message = str(detail["msg"]).replace("Input should be", "should be")
+    message = str(detail["msg"]).replace("Input should be", "should be").removeprefix("Value error, ")
     return f"{place}: {key}: {message}, got {detail['input']!r}"
 
 
 def _known_keys(path: Sequence[str]) -> list[str]:
     section: Any = RunConfig
+    if path[:1] == ["algorithm"]:
+        return sorted({key for name in ALGORITHMS for key in load_entry(ALGORITHMS, name).model_fields})
     for part in path:
         field = section.model_fields.get(part)
         section = field.annotation if field else None
@@ -315,6 +389,11 @@ def _contradictions(config: RunConfig) -> list[str]:
     problems = []
     if config.reward.compile_weight + config.reward.tests_weight <= 0:
         problems.append("reward.compile_weight and reward.tests_weight are both 0: every completion would score 0")
+    weighted = len(config.reward.functions) > 1 or config.reward.functions[0].weight != 1.0
+    if weighted and config.trainer.get("reward_weights") is not None:
+        problems.append("trainer.reward_weights contradicts the weights of reward.functions; keep one of them")
+    if config.trainer.get("plain") and config.algorithm.name != "grpo":
+        problems.append(f"algorithm={config.algorithm.name} contradicts trainer.plain=true, which is TRL's own GRPO")
     dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
     if dtype is not None and config.model.dtype not in ("auto", dtype):
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")

@@ -96,23 +96,23 @@ def test_chat_messages_are_completions_too(sandbox: Sandbox) -> None:
 def test_what_was_started_is_not_judged_again_and_equal_programs_once() -> None:
     judge = Waiting()
     reward = CodeReward([task(), task(id="other")], sandbox=judge)
-    reward.start("inc", RIGHT)
-    reward.start("inc", f"Again:\n{RIGHT}")
-    reward.start("other", RIGHT)
+    reward.start({"task_id": "inc"}, RIGHT)
+    reward.start({"task_id": "inc"}, f"Again:\n{RIGHT}")
+    reward.start({"task_id": "other"}, RIGHT)
     assert [len(tests) for _, tests, _ in judge.asked] == [3, 3], "same program: once a task"
     for _, tests, future in judge.asked:
         future.set_result(Verdict(True, (Outcome.PASSED,) * len(tests), 0.5))
     assert reward([RIGHT, RIGHT, RIGHT], ["inc", "inc", "other"]) == pytest.approx([1.0, 1.0, 1.0])
     assert len(judge.asked) == 2
     assert reward.seconds == 1.0
-    reward.start("inc", RIGHT)
+    reward.start({"task_id": "inc"}, RIGHT)
     assert len(judge.asked) == 3, "a new batch is judged anew"
 
 
 def test_a_failure_of_the_sandbox_masks_the_completion() -> None:
     judge = Waiting()
     reward = CodeReward([task()], sandbox=judge)
-    reward.start("inc", RIGHT)
+    reward.start({"task_id": "inc"}, RIGHT)
     judge.asked[0][2].set_result(Verdict(False, (Outcome.NOT_RUN,) * 3, 0.0, infrastructure_error="slot died"))
     assert reward([RIGHT], ["inc"]) == [None]
     assert reward.scores[0].verdict is not None

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ascent.errors import InputError
+from ascent.rewards.base import Completion, RewardInputs
 from ascent.rewards.extract import extract_program
 from ascent.sandbox.types import Limits, Outcome, Program, Test, Verdict
 from ascent.tasks.prompts import ends_in_fence
 from ascent.types import Score, Task
-
-Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
 
 
 class Judge(Protocol):
@@ -74,9 +73,22 @@ class CodeReward:
         self.scores: list[Score] = []  # of the last batch, in its order
         self.seconds = 0.0  # sandbox time of the last batch, all slots together
 
-    def start(self, task_id: str, completion: Completion) -> None:
-        """Begin to judge a completion. Returns at once."""
-        self._verdict(task_id, self.program(task_id, completion))
+    @classmethod
+    def for_run(cls, inputs: RewardInputs) -> CodeReward:
+        """The reward `code` of a run: its tasks, its sandbox, and the weights of the section `reward`."""
+        section = inputs.section
+        weights = RewardWeights(section.compile_weight, section.tests_weight, section.all_tests_weight)
+        return cls(inputs.tasks, weights=weights, tests=section.tests, sandbox=inputs.sandbox)
+
+    def start(self, row: Mapping[str, Any], text: str) -> None:
+        """Begin to judge a completion of the dataset's row (see StreamedReward). Raises InputError for a row without
+        `task_id`."""
+        if "task_id" not in row:
+            raise InputError(
+                "the dataset has no column task_id, by which CodeReward finds a completion's tests",
+                "Make it with ascent.training.policy_tasks.to_dataset(tasks), or add the column.",
+            )
+        self._verdict(row["task_id"], self.program(row["task_id"], text))
 
     def __call__(self, completions: Sequence[Completion], task_id: Sequence[str], **columns: Any) -> list[float | None]:
         """The reward of each completion (TRL's signature); also kept, with verdicts, in `scores`."""

@@ -1,0 +1,54 @@
+"""The seams of the rewards: TRL's callable, what may start early, and what tells more than a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from ascent.types import Score, Task
+
+if TYPE_CHECKING:
+    from ascent.config import RewardSection
+    from ascent.sandbox import Sandbox
+
+Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
+
+
+# TRL's signature of a reward function: (prompts=, completions=, completion_ids=, the dataset's columns=...) -> the
+# reward of each completion, None where there is none to give (it is masked if no other function rewards it).
+RewardFunction = Callable[..., Sequence[float | None]]
+
+
+@runtime_checkable
+class StreamedReward(Protocol):
+    """A reward function that can begin before it is asked, so that its work runs beside sampling."""
+
+    def start(self, row: Mapping[str, Any], text: str) -> None:
+        """A completion of the dataset's `row` has ended; the call returns at once. It may come from another thread than
+        the call for the rewards, for completions of the batch after the one that is asked for."""
+        ...
+
+
+@runtime_checkable
+class ScoredReward(Protocol):
+    """A reward function that says how each reward came about."""
+
+    scores: Sequence[Score]  # of the last batch, in its order
+    seconds: float  # of work for the last batch, whenever and in how many processes it was done
+
+
+@dataclass(frozen=True, slots=True)
+class RewardInputs:
+    """What a run gives to the rewards that its configuration names (`ascent.tables.REWARDS`)."""
+
+    tasks: tuple[Task, ...]  # training and held-out
+    section: RewardSection
+    sandbox: Sandbox
+
+
+def start_rewards(functions: Sequence[Any], row: Mapping[str, Any], text: str) -> None:
+    """Begin with those of the reward functions that can."""
+    for function in functions:
+        if isinstance(function, StreamedReward):
+            function.start(row, text)
