@@ -33,7 +33,7 @@ def trl_walk(model: Any) -> Any:
     from accelerate import Accelerator
     from transformers import PreTrainedTokenizerBase
 
-    from ascent.training.engines.building import ParameterWalk
+    from ascent.rollout.weights.parameters import ParameterWalk
 
     return ParameterWalk(model, Accelerator(cpu=True), PreTrainedTokenizerBase())
 

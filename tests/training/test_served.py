@@ -69,7 +69,7 @@ class FarEngine:
     def unfinished(self) -> int:
         return len(self._waiting)
 
-    def needs_weights(self) -> bool:
+    def needs_weights(self, *, others_do: bool = False) -> bool:
         return self._version is None
 
     def update_weights(self, named_tensors: Iterable[Any], version: int, canary: Canary | None = None) -> None:
@@ -277,6 +277,6 @@ def test_a_service_that_died_meanwhile_is_bad_input(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(serving, "find_service", lambda name: name)
     monkeypatch.setattr(serving, "_delivery", lambda *_: None)
-    monkeypatch.setattr(serving, "ServerEngine", lost)
+    monkeypatch.setattr(serving, "ServedEngine", lost)
     with pytest.raises(InputError, match=r"(?s)policy was stopped.*ascent serve MODEL"):
         serving.connect("policy")

@@ -72,13 +72,13 @@ def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
-    from ascent.rollout.engines.served.engine import ServerEngine
+    from ascent.rollout.engines.served.engine import ServedEngine
     from ascent.rollout.weights.delivery import WeightDelivery
     from ascent.rollout.weights.transports.shm import ShmTransport
 
     killer = Killer(service.folder)
 
-    class Watched(ServerEngine):
+    class Watched(ServedEngine):
         def update_weights(self, named_tensors: Iterable[Any], version: int, canary: Canary | None = None) -> None:
             walk = killer.during(named_tensors) if version == 1 else named_tensors
             super().update_weights(walk, version, canary)

@@ -32,7 +32,7 @@ def weights(policy: Path) -> dict[str, Any]:
 
     from ascent.models.folder import load_tokenizer
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.engines.colocated import LocalEngine
+    from ascent.rollout.engines.colocated import ColocatedEngine
     from ascent.rollout.platform import engine_kind
     from ascent.training.sampling_check import load_policy, logp_differences, sample
     from ascent.types import Sampling
@@ -42,7 +42,7 @@ def weights(policy: Path) -> dict[str, Any]:
     tokenizer = load_tokenizer(policy)
     prompts = [tuple(tokenizer(prompt)["input_ids"]) for prompt in _PROMPTS]
     sampling = Sampling(_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
-    engine = LocalEngine(EngineSettings(str(policy), dtype, max_model_len=128, kv_cache_bytes=64 * 2**20))
+    engine = ColocatedEngine(EngineSettings(str(policy), dtype, max_model_len=128, kv_cache_bytes=64 * 2**20))
     try:
         model = load_policy(policy, dtype)
         loaded = logp_differences(model, sample(engine, prompts, 4, sampling, 0), 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -132,15 +132,15 @@ def _sample(
     rank = trainer.accelerator.process_index
     batch = BatchRecord(rows, f"{label}-{generation}", generation, trainer.state.global_step, rank)
     prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
-    batch.groups = group_requests(prompt_ids, n, sampling, label=f"{batch.label}-{rank}", seed=seed)
+    batch.groups = group_requests(prompt_ids, n, sampling, label=f"{batch.label}-{rank}", seed=seed, rows=rows)
     texts: dict[int, str] = {}
     futures: dict[int, Future[Verdict]] = {}
 
-    def finished(place: int, text: str) -> None:
+    def judge(place: int, row: Mapping[str, Any], text: str) -> None:
         texts[place] = text
-        futures[place] = reward.evaluate(rows[place]["task_id"], text)
+        futures[place] = reward.evaluate(row["task_id"], text)
 
-    batch.completions = trainer.sample(batch.groups, finished)
+    batch.completions = trainer.sample(batch.groups, judge)
     batch.prompts, batch.texts = prompts, [texts[place] for place in range(len(rows))]
     batch.scores = [
         reward.score(futures[place].result(), reward.program(rows[place]["task_id"], texts[place]))

@@ -7,17 +7,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ascent import devices
+from ascent.algorithms.base import Algorithm
 from ascent.compat.fsdp_model import save_whole_model
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.models.folder import load_tokenizer, model_folder
 from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
-from ascent.rewards.code import CodeReward, RewardWeights
-from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine, WeightSyncError
+from ascent.rewards.base import RewardFunction, RewardInputs
+from ascent.rewards.code import CodeReward
+from ascent.rewards.loading import load_rewards
+from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.sandbox import Sandbox
@@ -52,12 +55,11 @@ def train(
     *,
     resume: bool = False,
     notes: Sequence[str] = (),
-    reward_class: type[CodeReward] = CodeReward,
 ) -> RunResult:
     """Train as `config` says, in the run directory `run`.
 
-    With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Experiments
-    may pay another reward with a subclass of CodeReward. Raises InputError for what the user can mend.
+    With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Raises
+    InputError for what the user can mend.
     """
     args = _arguments(config, run)
     say = _speaker(args)
@@ -85,18 +87,22 @@ def train(
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
-        reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
+        inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox)
+        rewards = load_rewards(inputs)
+        judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         recorder = RunRecorder(run, args.process_index)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
-            trainer = _trainer(config, args, folder, tokenizer, tasks, engine, reward, recorder)
+            trainer = _trainer(config, args, folder, tokenizer, tasks, engine, rewards, recorder)
         if trainer.engine is not None:
             stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
-                return _train(trainer, config, tasks, reward, recorder, checkpoint, say)
-        except (EngineLostError, WeightSyncError) as error:
+                return _train(trainer, config, tasks, judge, recorder, checkpoint, say)
+        except Exception as error:
+            if error is not trainer.agreement.ended_with:
+                raise  # this process's own affair: its launcher ends the others
             raise _stopped_by_engine(trainer, run, error) from error
 
 
@@ -104,7 +110,7 @@ def _train(
     trainer: GRPOTrainer,
     config: RunConfig,
     tasks: RunTasks,
-    reward: CodeReward,
+    judge: CodeReward,
     recorder: RunRecorder,
     checkpoint: Path | None,
     say: Any,
@@ -114,7 +120,7 @@ def _train(
             return None
         result = evaluate(
             trainer,
-            reward,
+            judge,
             tasks.held_out,
             samples=config.tracking.eval_samples,
             generation=generation,
@@ -130,7 +136,7 @@ def _train(
             save_evaluations(recorder.run, before, None)
     else:
         before = saved_before(recorder.run)
-    stop = StopAtStepEnd(trainer.accelerator)
+    stop = StopAtStepEnd(trainer.agreement.ranks)
     trainer.add_callback(stop)
     with stop.listening(), _progress(trainer, recorder):
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -148,7 +154,7 @@ def _train(
 
 
 def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
-    """Sampling can't go on: keep the last whole step and say so."""
+    """Sampling can't go on, and every process of the training knows it: keep the last whole step and say so."""
     step = trainer.save_last_step()
     kept = f"Step {step} is kept. Once that is mended" if step else "Nothing was trained yet. Once that is mended"
     return InputError(f"sampling ended after step {step}: {error}", f"{kept}: ascent train --resume {run.path}")
@@ -177,6 +183,8 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     given.setdefault("trust_remote_code", config.model.trust_remote_code)
     if not given.get("plain"):
         given["use_vllm"] = config.rollout.engine == "vllm"
+    if len(config.reward.functions) > 1 or config.reward.functions[0].weight != 1.0:
+        given["reward_weights"] = [each.weight for each in config.reward.functions]
     try:
         return GRPOConfig(**{**defaults, **given, "output_dir": str(run.checkpoints)})
     except (ValueError, TypeError) as error:
@@ -189,8 +197,8 @@ def _trainer(
     folder: Path,
     tokenizer: Any,
     tasks: RunTasks,
-    engine: EngineSettings | RolloutEngine | None,
-    reward: CodeReward,
+    engine: EngineSettings | RolloutEngine | str | None,
+    rewards: Sequence[RewardFunction],
     recorder: RunRecorder,
 ) -> GRPOTrainer:
     peft_config = None
@@ -200,7 +208,7 @@ def _trainer(
         peft_config = LoraConfig(task_type="CAUSAL_LM", **config.model.lora.model_dump())
     return GRPOTrainer(
         str(folder),
-        reward,
+        list(rewards),
         args,
         train_dataset=to_dataset(tasks.train),
         eval_dataset=to_dataset(tasks.held_out) if tasks.held_out and args.eval_strategy != "no" else None,
@@ -208,6 +216,7 @@ def _trainer(
         peft_config=peft_config,
         engine=engine,
         staleness=config.rollout.staleness,
+        algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,
     )
@@ -216,10 +225,13 @@ def _trainer(
 @contextlib.contextmanager
 def _engine(
     config: RunConfig, args: GRPOConfig, run: RunDirectory, folder: Path, tasks: RunTasks, context: int
-) -> Iterator[EngineSettings | RolloutEngine | None]:
-    """How vLLM is built, or the servers that sample; None where it isn't used, or by TRL."""
-    if not args.use_vllm or args.plain:
+) -> Iterator[EngineSettings | RolloutEngine | str | None]:
+    """How vLLM is built, the servers that sample, or another engine's name; None for transformers and for TRL's own."""
+    if args.plain or config.rollout.engine == "transformers":
         yield None
+        return
+    if config.rollout.engine != "vllm":
+        yield config.rollout.engine
         return
     settings = from_config(
         config,
@@ -296,12 +308,6 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
     if not kept.train:
         raise InputError(f"no training task is left whose tests can be run; {refused[0]}")
     return kept
-
-
-def _code_reward(config: RunConfig, tasks: Sequence[Task], sandbox: Sandbox, kind: type[CodeReward]) -> CodeReward:
-    section = config.reward
-    weights = RewardWeights(section.compile_weight, section.tests_weight, section.all_tests_weight)
-    return kind(tasks, weights=weights, tests=section.tests, sandbox=sandbox)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from ascent import devices
 from ascent.models.folder import load_tokenizer, model_folder
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.rollout.engines.colocated import LocalEngine
+from ascent.rollout.engines.colocated import ColocatedEngine
 from ascent.rollout.platform import engine_kind
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -72,7 +72,7 @@ def check_sampling(
         kv_cache_bytes=512 * 2**20 if on_cpu else None,
         enforce_eager=platform != "cuda",
     )
-    engine = LocalEngine(settings)
+    engine = ColocatedEngine(settings)
     try:
         sampling = Sampling(max_tokens, temperature, stop_token_ids=(tokenizer.eos_token_id,))
         completions = sample(engine, prompt_ids, n, sampling, seed)

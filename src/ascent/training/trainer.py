@@ -1,17 +1,18 @@
 """GRPOTrainer: TRL's, with completions scored while others are still being sampled, and every step accounted for.
 
 One step, in the order of TRL's loop: `training_step` asks `_prepare_inputs` for a batch; each `steps_per_generation` of
-them `_generate_and_score_completions` samples a new one (`_generate_single_turn`: weights into the engine, then
-sampling, each finished completion going to the reward at once), takes the old and reference log-probabilities, collects
-the rewards (`_calculate_rewards`) and makes advantages; loss, backward and optimizer step are TRL's, unchanged. What is
-overridden is listed in `trl_overrides`.
+them `_generate_and_score_completions` samples a new one (`_generate_single_turn`: the sampler brings the weights into
+the engine, starts the rewards of each completion as it ends, and gives all of them back), takes the old and reference
+log-probabilities, collects the rewards (`_calculate_rewards`) and makes advantages; the algorithm makes the loss of it;
+backward and optimizer step are TRL's, unchanged. What is overridden is listed in `trl_overrides`.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,23 +22,29 @@ from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
 from ascent import devices
+from ascent.algorithms.base import Algorithm
+from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
 from ascent.compat.float_masks import keep_float_masks
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
-from ascent.rewards.code import CodeReward
+from ascent.rewards.base import ScoredReward, start_rewards
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.rollout.weights.verify.canary_sequences import canary_sequences, measure
+from ascent.rollout.weights.parameters import PolicyWeights
+from ascent.rollout.weights.verify.canary_sequences import canary_sequences
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
 from ascent.training.arguments import GRPOConfig
-from ascent.training.checkpoint import sampled_ahead as ahead_file
-from ascent.training.engines.building import ParameterWalk, context, standing_servers, transformers_engine, vllm_engine
+from ascent.training.checkpoint import sampled_ahead
+from ascent.training.engines.building import build_engine, context, needs_of, standing_servers
 from ascent.training.records.batch import BatchRecord, none_if_nan
+from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
-from ascent.training.step.sampler import Arrival, Policy, Sampler
+from ascent.training.step.ranks import Ranks
+from ascent.training.step.sampler import Receive, Sampler, print_on_stderr
 from ascent.types import Completion, Sampling
 
 _TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
@@ -46,10 +53,14 @@ _TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
 class GRPOTrainer(TRLTrainer):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
-    Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`), or
-    is an engine that samples elsewhere (`ascent.connect`); with one, and `staleness` 1, the next generation is sampled
-    while this one trains. `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain`
+    Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
+    names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
+    and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the loss (default: GRPO,
+    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain`
     everything is TRL's.
+
+    Where the engine fails for good, every process of the training raises the same error, which is then also
+    `agreement.ended_with`.
     """
 
     args: TRLConfig
@@ -62,8 +73,9 @@ class GRPOTrainer(TRLTrainer):
         reward_funcs: Any = None,
         args: TRLConfig | None = None,
         *positional: Any,
-        engine: EngineSettings | RolloutEngine | None = None,
+        engine: EngineSettings | RolloutEngine | str | None = None,
         staleness: int = 0,
+        algorithm: Algorithm | None = None,
         recorder: Recorder | None = None,
         run_name: str = "run",
         **keywords: Any,
@@ -72,10 +84,11 @@ class GRPOTrainer(TRLTrainer):
         args = copy.copy(args) if args is not None else GRPOConfig("grpo")
         self._plain = bool(getattr(args, "plain", False))
         self._recorder, self._run_name = recorder, run_name
-        wants_vllm = engine is not None or args.use_vllm
+        self._algorithm: Algorithm = algorithm or GRPO()
+        wants_vllm = args.use_vllm if engine is None or isinstance(engine, str) else True
         if engine is None and not self._plain and wants_vllm and args.vllm_mode == "server":
             engine = standing_servers(args)
-        standing = engine if engine is not None and not isinstance(engine, EngineSettings) else None
+        self._served = engine is not None and not isinstance(engine, (EngineSettings, str))
         if not self._plain:
             _refuse_what_only_trl_can(args, keywords)
             args.use_vllm = False  # TRL must not build an engine of its own
@@ -85,6 +98,8 @@ class GRPOTrainer(TRLTrainer):
         init_kwargs: Any = args.model_init_kwargs or {}
         args.model_init_kwargs = {"device_map": None, **init_kwargs}
         super().__init__(model, reward_funcs, args, *positional, **keywords)
+        ranks = Ranks(self.accelerator.process_index, self.accelerator.num_processes)
+        self.agreement = Agreement(ranks, print_on_stderr)
         self._clock = StepClock(devices.synchronize)
         self._generation = 0
         self._batch: BatchRecord | None = None
@@ -97,15 +112,16 @@ class GRPOTrainer(TRLTrainer):
         self._looks_ahead = staleness > 0 and not self._plain
         self._lookahead: Lookahead | None = None
         self.engine: RolloutEngine | None = None
-        self._served = standing is not None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         if not self._plain:
             self.use_vllm = self.args.use_vllm = wants_vllm  # from here on: importance sampling correction
-            if isinstance(engine, EngineSettings) or engine is None:
-                self.engine = vllm_engine(self, engine) if wants_vllm else transformers_engine(self)
+            if engine is None or isinstance(engine, (EngineSettings, str)):
+                name = engine if isinstance(engine, str) else "vllm" if wants_vllm else "transformers"
+                settings = engine if isinstance(engine, EngineSettings) else None
+                self.engine = build_engine(name, needs_of(self, settings))
             else:
                 self.engine = engine
-            self._sampler = Sampler(self.engine, self._policy(), self._clock)
+            self._sampler = self._make_sampler(self.engine)
             self.accelerator.wait_for_everyone()
 
     @property
@@ -133,6 +149,9 @@ class GRPOTrainer(TRLTrainer):
         )
         output = super()._generate_and_score_completions(inputs)
         self._batch.advantages = output["advantages"].tolist()
+        metrics = self._metrics["eval" if evaluation else "train"]
+        for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation).items():
+            metrics[name].append(value)
         if self._recorder is not None:
             records = self._batch.records(self._run_name)
             self._recorder.generation(self._generation, records, evaluation=evaluation)
@@ -151,46 +170,50 @@ class GRPOTrainer(TRLTrainer):
             raise InputError("images in prompts: not available with Ascent's engine in this version", _TAKE_PLAIN)
         assert self._batch is not None
         rows = self._batch.rows
-        self._batch.groups = self._groups(prompt_ids, num_generations, self._batch.label)
-        self._batch.completions = completions = self.sample(self._batch.groups, self._reward_of(rows))
-        if self.model.training:
-            staleness = [self.state.global_step - completion.weight_version for completion in completions]
-            self._metrics["train"]["rollout/staleness"].append(sum(staleness) / len(staleness))
-            self._metrics["train"]["rollout/dropped_completions"].append(float(self._sampler.take_dropped()))
-            if self._looks_ahead:
-                self._sample_ahead(rows, num_generations)
+        self._batch.groups = self._groups(prompt_ids, rows, num_generations, self._batch.label)
+        self._batch.completions = completions = self.sample(self._batch.groups)
+        self._batch.dropped = self._sampler.take_dropped()
+        if self.model.training and self._looks_ahead:
+            self._sample_ahead(rows, num_generations)
         logps = [list(completion.logps) for completion in completions] if self.use_vllm else None
         return [list(completion.token_ids) for completion in completions], logps
 
     def sync_engine(self) -> None:
-        """Move the current weights into the engine, unless it has them. Collective over all processes."""
+        """Move the current weights into the engine, unless it has them. Collective over all ranks."""
         self._sampler.sync()
 
-    def sample(self, groups: Sequence[LocalGroup], finished: Arrival = lambda place, text: None) -> list[Completion]:
-        """Sample all groups; `finished(place, text)` is called as each completion ends. In order of their places.
-
-        Collective where the engine is served.
-        """
+    def sample(self, groups: Sequence[LocalGroup], receive: Receive | None = None) -> list[Completion]:
+        """Sample all groups, in the order of their places. Each completion is given to `receive` as it ends; by default
+        its rewards are started. Collective over all ranks."""
         self._sampled_since_step = True
-        return self._sampler.sample(groups, finished)
+        return self._sampler.sample(groups, receive)
 
-    def _policy(self) -> Policy:
+    def _make_sampler(self, engine: RolloutEngine) -> Sampler:
         decoder = copy.deepcopy(self._tokenizer)  # a tokenizer serves one thread at a time
-        canary = None
+        sequences: tuple[tuple[int, ...], ...] = ()
         if self._served:
             rows: Any = self.train_dataset
             sequences = canary_sequences(self._prompt_ids(rows[place] for place in range(min(8, len(rows)))))
-            canary = lambda: measure(self.model, sequences)  # noqa: E731 - the model may be wrapped later
-        return Policy(
-            version=lambda: self.state.global_step,
-            named_tensors=ParameterWalk(self.model, self.accelerator, self.processing_class).named_tensors,
-            canary=canary,
-            worst=self._worst,
-            decode=lambda token_ids: decoder.decode(token_ids, skip_special_tokens=True),
-            sampled=self._recorder.sampled if self._recorder is not None else lambda done, total: None,
+        weights = PolicyWeights(
+            self.model,
+            self.accelerator,
+            self.processing_class,
+            steps_done=lambda: self.state.global_step,
+            canary_sequences=sequences,
+        )
+        return Sampler(
+            engine,
+            weights,
+            self.agreement,
+            self._clock,
+            decode=functools.partial(decoder.decode, skip_special_tokens=True),
+            receive=lambda place, row, text: start_rewards(self.reward_funcs, row, text),
+            progress=self._recorder.sampled if self._recorder is not None else lambda done, total: None,
         )
 
-    def _groups(self, prompt_ids: Any, num_generations: int, label: str) -> list[LocalGroup]:
+    def _groups(
+        self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str
+    ) -> list[LocalGroup]:
         return group_requests(
             prompt_ids,
             num_generations,
@@ -198,6 +221,7 @@ class GRPOTrainer(TRLTrainer):
             label=label,
             rank=self.accelerator.process_index,
             seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", True) else None,
+            rows=rows,
         )
 
     def _sample_ahead(self, rows: Sequence[dict[str, Any]], num_generations: int) -> None:
@@ -208,19 +232,12 @@ class GRPOTrainer(TRLTrainer):
             return
         following = self._lookahead.after(rows, distance)
         if following is not None:
-            groups = self._groups(self._prompt_ids(following), num_generations, str(self._generation + 1))
-            self._sampler.sample_ahead(groups, self._reward_of(following))
+            prompt_ids = self._prompt_ids(following)
+            self._sampler.sample_ahead(self._groups(prompt_ids, following, num_generations, str(self._generation + 1)))
 
     def _prompt_ids(self, rows: Iterable[dict[str, Any]]) -> list[list[int]]:
         prompt_ids: list[list[int]] = self._tokenize_prompts([row["prompt"] for row in rows])[0]
         return prompt_ids
-
-    def _worst(self, number: int) -> int:
-        """The largest of a number over all processes. Collective where the engine is served."""
-        if not self._served or self.accelerator.num_processes == 1:
-            return number
-        ours = torch.tensor([number], device=self.accelerator.device)
-        return int(self.accelerator.gather(ours).max())
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """See Trainer. With staleness, the batches of the next generation are fetched with this one's."""
@@ -250,22 +267,7 @@ class GRPOTrainer(TRLTrainer):
             records = [record for batch in batches for record in batch.records(self._run_name)]
             self._recorder.generation(generation, records, evaluation=True)
 
-    # ---- rewards and log-probabilities --------------------------------------------------------------------------
-
-    def _reward_of(self, rows: Sequence[dict[str, Any]]) -> Arrival:
-        return lambda place, text: self._start_reward(rows[place], text)
-
-    def _start_reward(self, row: dict[str, Any], text: str) -> None:
-        for reward in self._code_rewards():
-            if "task_id" not in row:
-                raise InputError(
-                    "the dataset has no column task_id, by which CodeReward finds a completion's tests",
-                    "Make it with ascent.training.policy_tasks.to_dataset(tasks), or add the column.",
-                )
-            reward.start(row["task_id"], text)
-
-    def _code_rewards(self) -> Iterable[CodeReward]:
-        return (function for function in self.reward_funcs if isinstance(function, CodeReward))
+    # ---- rewards, log-probabilities and loss -----------------------------------------------------------------------
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         with self._clock.phase("reward_exposed"):
@@ -282,19 +284,12 @@ class GRPOTrainer(TRLTrainer):
             {name: none_if_nan(value) for name, value in zip(self.reward_func_names, row, strict=True)}
             for row in local.tolist()
         ]
-        for reward in self._code_rewards():
-            batch.scores = reward.scores
-            self._reward_seconds += reward.seconds
-            self._note_pass_rate(reward)
+        functions: list[Any] = self.reward_funcs
+        for reward in functions:
+            if isinstance(reward, ScoredReward):
+                batch.scores = reward.scores
+                self._reward_seconds += reward.seconds
         return rewards
-
-    def _note_pass_rate(self, reward: CodeReward) -> None:
-        """The share of completions that pass all tests, over all processes; what could not be judged is left out."""
-        judged = [score.verdict for score in reward.scores if score.verdict and not score.verdict.infrastructure_error]
-        counts = torch.tensor([float(sum(v.all_passed for v in judged)), len(judged)], device=self.accelerator.device)
-        passed, total = self.accelerator.reduce(counts, reduction="sum").tolist()
-        mode = "train" if self.model.training else "eval"
-        self._metrics[mode]["pass_rate"].append(passed / total if total else math.nan)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **keywords: Any) -> Any:
         if torch.is_grad_enabled():  # part of the update
@@ -304,10 +299,18 @@ class GRPOTrainer(TRLTrainer):
 
     # ---- the step's records -------------------------------------------------------------------------------------
 
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
+        """The algorithm's loss of a micro-batch."""
+        if self._plain:
+            return super().compute_loss(model, inputs, *args, **keywords)
+        return self._algorithm.loss(inputs, functools.partial(super().compute_loss, model, inputs, *args, **keywords))
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """TRL's, timed: from here to the end of the optimizer step is `update`, less what nests in it."""
         self._clock.base("update")
         loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients and not self._plain:
+            self._algorithm.adjust_gradients(model)
         self._step_loss += loss
         return loss
 
@@ -356,8 +359,8 @@ class GRPOTrainer(TRLTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        if self._looks_ahead and (ahead := self._sampler.land_ahead()):
-            ahead_file.save(folder, self.accelerator.process_index, ahead)
+        if self._looks_ahead and (ahead := self._sampler.finish_ahead()):
+            sampled_ahead.save(folder, self.accelerator.process_index, ahead)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
@@ -380,7 +383,7 @@ class GRPOTrainer(TRLTrainer):
             self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
             self._resume_point = state
             if not self._plain:
-                self._sampler.keep(ahead_file.load(Path(checkpoint), self.accelerator.process_index))
+                self._sampler.keep(sampled_ahead.load(Path(checkpoint), self.accelerator.process_index))
 
 
 def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None:

@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from accelerate.utils import broadcast_object_list
-
 from ascent import devices
 from ascent.config import RolloutSection, RunConfig
 from ascent.errors import InputError
-from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine
-from ascent.rollout.engines.served.engine import ServerEngine
+from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine, WeightSyncError
+from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service import record
@@ -24,6 +22,8 @@ from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.choice import BACKENDS, choose, transport
 from ascent.tracking.run_directory import RunDirectory
+from ascent.training.step.agreement import Agreement
+from ascent.training.step.ranks import Ranks
 
 _TRANSPORTS = {backend: name for name, backend in BACKENDS.items()}
 _OWN_DEVICE_SHARE = 0.9  # of a device that nobody else uses; vLLM's own default
@@ -38,10 +38,11 @@ def serving(
     Rank 0 starts the servers, or finds those that stand, and holds them; the others join. Raises InputError for a
     service that isn't there, is held by another training, or does not start.
     """
+    agreement = Agreement(Ranks(rank, processes))
     with contextlib.ExitStack() as stack:
-        with _told_to_all(processes):
+        with _all_or_none(agreement):
             address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
-        served = _join(address, config.rollout, engine.dtype, run.path.name, rank=rank, processes=processes)
+        served = _join(address, config.rollout, engine.dtype, run.path.name, agreement)
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
             raise InputError(
@@ -62,46 +63,44 @@ def connect(
     `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
     engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
     """
-    with _told_to_all(processes):
+    agreement = Agreement(Ranks(rank, processes))
+    with _all_or_none(agreement):
         address = _standing(service) if rank == 0 else None
-    return _join(address, RolloutSection(mode="server"), dtype, name, rank=rank, processes=processes)
+    return _join(address, RolloutSection(mode="server"), dtype, name, agreement)
 
 
 def _join(
-    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, *, rank: int, processes: int
-) -> ServerEngine:
+    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, agreement: Agreement
+) -> ServedEngine:
     """Rank 0, which knows the address, holds the service; the others join it."""
-    shared: list[tuple[ServiceAddress, str] | None] = [None]
-    with _told_to_all(processes):
+    served: ServedEngine | None = None
+    shared: tuple[ServiceAddress, str] | None = None
+    with _all_or_none(agreement):
         if address is not None:
-            served = ServerEngine(address, _delivery(rollout, address, dtype), holder_name=name)
-            shared = [(address, served.hold)]
-    if processes > 1:
-        broadcast_object_list(shared)
-    if rank != 0:
-        assert shared[0] is not None
-        address, hold = shared[0]
-        served = ServerEngine(address, None, holder_name=name, hold=hold, sends_weights=False)
+            served = ServedEngine(address, _delivery(rollout, address, dtype), holder_name=name)
+            shared = (address, served.hold)
+    shared = agreement.ranks.exchange(shared)[0]
+    with _all_or_none(agreement):
+        if served is None:
+            assert shared is not None
+            address, hold = shared
+            served = ServedEngine(address, None, holder_name=name, hold=hold, sends_weights=False)
     return served
 
 
 @contextlib.contextmanager
-def _told_to_all(processes: int) -> Iterator[None]:
-    """What only rank 0 does: when it can't, all processes end with an InputError instead of waiting for it."""
-    failure: InputError | None = None
+def _all_or_none(agreement: Agreement) -> Iterator[None]:
+    """When one process can't do what is inside, all end with the same error instead of waiting for it."""
+    failure: Exception | None = None
     try:
         yield
-    except InputError as error:
-        failure = error
     except EngineLostError as error:
         failure = InputError(str(error), "Start the service again: ascent serve MODEL")
-    told = [None if failure is None else str(failure)]
-    if processes > 1:
-        broadcast_object_list(told)
-    if failure is not None:
-        raise failure
-    if told[0] is not None:
-        raise InputError(told[0])
+    except WeightSyncError as error:
+        failure = InputError(str(error), "Choose another rollout.transport.")
+    except Exception as error:  # noqa: BLE001 - raised on every rank
+        failure = error
+    agreement.raise_on_all_ranks(failure)
 
 
 def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:

@@ -28,7 +28,8 @@ class BatchRecord:
     rewards: list[dict[str, float | None]] = field(default_factory=list)
     totals: list[float | None] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
-    scores: Sequence[Score] = ()
+    scores: Sequence[Score] = ()  # of a reward function that gives verdicts; empty without one
+    dropped: int = 0  # completions that were sampled ahead for this batch and not asked for
 
     def records(self, run_name: str) -> list[RolloutRecord]:
         """One record a completion. Empty when the batch was not sampled by Ascent's engine."""
