@@ -60,6 +60,8 @@ class FakeServer:
         self.sampled: list[dict[str, Any]] = []
         self.controls: list[str] = []
         self.control_status = 200
+        self.control_message = "as told"
+        self.control_failures: list[int] = []  # statuses of the next control calls; 0 resets the connection
         self.metrics_n = 1
         self._server: uvicorn.Server | None = None
         self.start()
@@ -110,7 +112,10 @@ class FakeServer:
             return await _respond(send, 200, METRICS.format(n=self.metrics_n).encode(), b"text/plain")
         if path != GENERATE:
             self.controls.append(path)
-            return await _respond(send, self.control_status, b'{"message": "as told"}')
+            status = self.control_failures.pop(0) if self.control_failures else self.control_status
+            if status == 0:
+                return send.__self__.transport.abort()  # type: ignore[attr-defined]  # uvicorn's own cycle
+            return await _respond(send, status, json.dumps({"message": self.control_message}).encode())
         request = json.loads(body)
         self.sampled.append(request)
         while not self.gate.is_set():

@@ -22,6 +22,7 @@ from ascent.errors import InputError
 from ascent.rollout.engine import (
     EngineLostError,
     PromptTooLongError,
+    ServerMemoryError,
     ServersRestartingError,
     WeightSyncError,
 )
@@ -179,6 +180,51 @@ def test_control_calls_are_never_repeated(bench: Bench) -> None:
     server.control_status = 200
     engine.update_weights(iter(()), 2)
     assert {completion.weight_version for completion in finish(engine)} == {2}
+
+
+class NoTensors:
+    """Weights of version 2, of which there are none to send."""
+
+    version = 2
+
+    def named_tensors(self) -> Iterator[Any]:
+        return iter(())
+
+    def canary(self) -> None: ...
+
+
+def sampler_over(engine: ServedEngine) -> Any:
+    from ascent.training.step.agreement import Agreement
+    from ascent.training.step.clock import StepClock
+    from ascent.training.step.ranks import Ranks
+    from ascent.training.step.sampler import Sampler
+
+    nothing: Any = lambda *_: None  # noqa: E731
+    return Sampler(engine, NoTensors(), Agreement(Ranks(0, 1)), StepClock(), str, nothing, nothing)  # type: ignore[arg-type]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("failures", [[500], [0], [503, 0]])
+def test_an_update_that_fails_at_a_living_server_is_tried_again(bench: Bench, failures: list[int]) -> None:
+    server = bench.server()
+    engine = bench.engine(server)
+    server.controls.clear()
+    server.control_failures = list(failures)
+    sampler_over(engine).sync()
+    assert server.controls == ["/update_weights"] * (len(failures) + 1)
+    engine.submit(groups(1))
+    assert {completion.weight_version for completion in finish(engine)} == {2}
+
+
+@pytest.mark.torch
+def test_a_server_s_memory_is_the_server_s(bench: Bench) -> None:
+    server = bench.server()
+    engine = bench.engine(server)
+    server.controls.clear()
+    server.control_status, server.control_message = 500, "NPU out of memory. Tried to allocate 2.00 GiB"
+    with pytest.raises(ServerMemoryError, match=r"a sampling server ran out of memory .*Tried to allocate 2.00 GiB"):
+        sampler_over(engine).sync()
+    assert server.controls == ["/update_weights"], "it would not fit the second time either"
 
 
 def test_settings_that_the_server_refuses_are_bad_input(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ascent.config import RunConfig
+from ascent.rollout.engine import ServerMemoryError
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.records.out_of_memory import OutOfMemoryError, explain_out_of_memory
 
@@ -64,4 +65,14 @@ def test_other_errors_pass(tmp_path: Path) -> None:
         explain_out_of_memory(settings, arguments, RunDirectory(tmp_path), lambda: (1, "update")),  # type: ignore[arg-type]
     ):
         raise RuntimeError("shape mismatch")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_s_memory_is_not_told_as_the_trainer_s(tmp_path: Path) -> None:
+    settings, arguments = RunConfig.model_validate({"model": {"path": "policy"}}), SimpleNamespace(process_index=0)
+    with (
+        pytest.raises(ServerMemoryError),
+        explain_out_of_memory(settings, arguments, RunDirectory(tmp_path), lambda: (1, "sync")),  # type: ignore[arg-type]
+    ):
+        raise ServerMemoryError("a sampling server ran out of memory: NPU out of memory")
     assert not list(tmp_path.iterdir())

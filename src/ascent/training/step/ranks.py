@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ from accelerate import PartialState
 from accelerate.utils import gather, gather_object
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
+_made = itertools.count()
 _LOOK_SECONDS = 0.2  # between two looks at the store, which is another process
 
 
@@ -22,6 +24,7 @@ class Ranks:
     def __init__(self, rank: int, count: int) -> None:
         """This process is number `rank` of `count`; accelerate has set up their group where there are several."""
         self.rank, self.count = rank, count
+        self._number = next(_made)  # of this object in its process: the same on every rank
         self._meetings = 0  # collective calls so far: the same number on every rank
         self._store: Any = None
         self._looked_at = 0.0
@@ -60,5 +63,5 @@ class Ranks:
 
     def _words(self) -> Any:
         if self._store is None:
-            self._store = PrefixStore("ascent", _get_default_store())
+            self._store = PrefixStore(f"ascent/{self._number}", _get_default_store())
         return self._store

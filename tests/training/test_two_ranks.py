@@ -1,0 +1,63 @@
+"""Two training processes over gloo whose engine fails on one of them: both end alike, soon, with the last step kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def endings(tiny_policy: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """scenario -> how it ended on rank 0 and on rank 1."""
+    folder = tmp_path_factory.mktemp("two-ranks")
+    script = Path(__file__).with_name("two_ranks.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        "XDG_RUNTIME_DIR": str(folder),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [*command, str(tiny_policy()), str(folder)], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    files = sorted(folder.glob("*-[01].json"))
+    found: dict[str, list[Any]] = {}
+    for file in files:
+        found.setdefault(file.stem.rpartition("-")[0], []).append(json.loads(file.read_text()))
+    assert all(len(ranks) == 2 for ranks in found.values())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "kinds", "words", "step"),
+    [
+        ("dies", ["EngineLostError", "EngineLostError"], "was killed by SIGKILL", 2),
+        ("missing", ["ModuleNotFoundError", "OtherRankError"], "No module named 'vllm_ascend'", 1),
+        ("taken", ["EngineLostError", "EngineLostError"], "held by thief", 2),
+        ("unfit", ["InputError", "InputError"], "needs a training of one process, not 2", None),
+    ],
+)
+def test_both_ranks_end_alike(
+    endings: dict[str, list[Any]], scenario: str, kinds: list[str], words: str, step: int | None
+) -> None:
+    first, second = endings[scenario]
+    assert first["message"] == second["message"]
+    assert words in first["message"]
+    assert [first["kind"], second["kind"]] == kinds
+    assert abs(first["at"] - second["at"]) < 20, "one rank waited for the other"
+    if step is not None:
+        for ending in (first, second):
+            assert ending["agreed"]
+            assert (ending["step"], ending["kept"]) == (step, True), "the last whole step is kept"
