@@ -1,4 +1,4 @@
-"""Log text -> known faults, the primary cause first. The faults are data (`data/faults.toml`)."""
+"""Log text -> known faults, the primary cause first. The faults are data (`data/faults/libraries.toml`)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Reading:
 @functools.cache
 def load() -> tuple[Fault, ...]:
     """The faults that ship with the package."""
-    text = resources.files("ascent.environment").joinpath("data/faults.toml").read_text("utf-8")
+    text = resources.files("ascent.environment").joinpath("data/faults/libraries.toml").read_text("utf-8")
     return parse_faults(tomllib.loads(text))
 
 
@@ -291,7 +291,7 @@ def _ranked(matched: Sequence[tuple[Fault, tuple[Evidence, ...]]]) -> tuple[Diag
     consequence.
     """
     severity = {"error": 0, "warning": 0, "note": 1, "ok": 1}
-    order = sorted(matched, key=lambda each: (severity[each[0].level], -each[0].rank, each[1][0].line))
+    order = sorted(matched, key=lambda each: (severity[each[0].level], -each[0].rank, each[1][0].line, each[0].id))
     cause_of: dict[str, str] = {}
     for fault, _ in order:
         if fault.id not in cause_of:

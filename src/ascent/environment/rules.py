@@ -1,4 +1,4 @@
-"""The rules' general texts (`data/rules.toml`): every finding carries the number of one."""
+"""The rules' general texts (`data/rules/packages.toml`): every finding carries the number of one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rule:
 @functools.cache
 def load() -> dict[str, Rule]:
     """All rules by number, in order."""
-    text = resources.files("ascent.environment").joinpath("data/rules.toml").read_text("utf-8")
+    text = resources.files("ascent.environment").joinpath("data/rules/packages.toml").read_text("utf-8")
     return {
         number: Rule(number, each["title"], tuple(each["levels"]), each["why"], tuple(each["mend"]), each["source"])
         for number, each in sorted(tomllib.loads(text).items())
