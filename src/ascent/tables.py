@@ -24,7 +24,7 @@ ALGORITHMS = {
 REWARDS = {
     "code": "ascent.rewards.code:CodeReward",
 }
-# --launcher: functions (run directory, processes, resume, debug) -> exit code
+# ascent train --launcher: functions (run directory, processes, *, resume, debug) -> exit code
 LAUNCHERS = {
     "local": "ascent.training.launch.launcher:launch",
 }

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from known_logs import FAULTY, HEALTHY
 
-from ascent.environment import explain_failure, faults, reports
+from ascent.environment import explain_failure, faults, known_faults, log_scan, reports
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -135,7 +135,7 @@ def test_run_explains_its_own_failure() -> None:
 
 # ---- the data ------------------------------------------------------------------------------------------------------
 def test_entries_are_whole() -> None:
-    known = faults.load()
+    known = known_faults.load()
     ids = [fault.id for fault in known]
     assert len(set(ids)) == len(ids)
     for fault in known:
@@ -151,15 +151,19 @@ def test_entries_are_whole() -> None:
 
 def test_measures_that_entries_ask_for_exist() -> None:
     source = (Path(faults.__file__).parent / "measures.py").read_text()
-    for fault in faults.load():
+    for fault in known_faults.load():
         for pattern in [*(each for every in fault.when for each in every), *fault.unless]:
             for name in pattern.measures:
                 assert f'"{name}"' in source, pattern.text
 
 
-def test_broken_entry_is_named() -> None:
-    with pytest.raises(ValueError, match="'x'"):
-        faults.parse_faults({"fault": [{"id": "x", "cause": "c", "mend": ["m"], "source": "s"}]})
+def test_place_of_an_entry_changes_no_reading() -> None:
+    logs = [log for _, log in FAULTY.values()]
+    whole = "".join(f"RuntimeError: {log}\n" for log in logs)
+    one_line = " ".join(" ".join(logs).split())
+    backwards = known_faults.load()[::-1]
+    for text in (*logs, whole, one_line, *(f"{one} {other}" for one, other in zip(logs, logs[5:], strict=False))):
+        assert faults.diagnose_text(text) == faults.diagnose_scan(log_scan.scan_text(text), backwards)
 
 
 # ---- nothing makes it fail -------------------------------------------------------------------------------------------

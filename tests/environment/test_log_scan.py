@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.environment import faults, log_scan
+from ascent.environment import faults, known_faults, log_scan
 
 
 def typical_lines(rng: random.Random, count: int) -> list[str]:
@@ -86,7 +86,7 @@ def test_time_and_memory_of_a_large_log(tmp_path: Path) -> None:
         for _ in range(20_000_000 // len(block) + 1):
             stream.write(block)
         stream.write("ImportError: libatb.so: cannot open shared object file: No such file or directory\n")
-    faults.load()
+    known_faults.load()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.process_time()
     ((_, reading),) = faults.diagnose_path(log)

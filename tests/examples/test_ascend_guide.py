@@ -57,7 +57,7 @@ def test_command_is_accepted(page: str, line: str) -> None:
 
 def _exit_code(words: list[str]) -> object:
     try:
-        cli._parser().parse_args(words)
+        cli.build_parser().parse_args(words)
     except SystemExit as stop:
         return stop.code
     return 0

@@ -8,12 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from ascent.sandbox import Level, Limits, Outcome, Program, Sandbox, SandboxError, Verdict
 from ascent.sandbox.attack import COMPILE, LIMITS, AttackResult, arena, judged_by, run_attacks
-from ascent.sandbox.hostile import Attack, attacks
+from ascent.sandbox.hostile import Attack, attacks, read_attacks
 from ascent.sandbox.types import Language
 
 COMPILERS: dict[Language, str] = {"c": "gcc", "cpp": "g++", "rust": "rustc"}
@@ -53,6 +54,34 @@ def test_there_are_enough_of_every_kind() -> None:
     assert sum(kinds.values()) > 230
     names = [attack.name for attack in attacks()]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ('name = "b"', "two.toml: attack 'b': .*source"),
+        ('name = "b"\nsource = "x"\njudge = "stdio"', "two.toml: attack 'b': .*judge"),
+        ('name = "b"\nsource = "x"\njudged = "stdout"', "two.toml: attack 'b': unknown judged 'stdout'"),
+        ('name = "b"\nsource = "x"\nprelude = "none"', "two.toml: attack 'b': no prelude 'none'; there are start"),
+        ('name = "a"\nsource = "x"', "two.toml: attack 'a': the name stands in one.toml already"),
+        ('name = "parser"\nsource = "x"', "two.toml: attack 'parser': the name stands in __init__.py already"),
+        ('name = "b"\n[more]', "two.toml: expected kind"),
+        ("name = b", "two.toml: "),
+    ],
+)
+def test_wrong_entry_is_named(tmp_path: Path, entry: str, said: str) -> None:
+    one = 'kind = "k"\n[preludes]\nstart = "s = 1\\n"\n[[attacks]]\nname = "a"\nsource = "a"\n'
+    (tmp_path / "one.toml").write_text(one)
+    (tmp_path / "two.toml").write_text('kind = "k"\n[[attacks]]\nname = "b"\nprelude = "start"\nsource = "b"\n')
+    assert [attack.source for attack in read_attacks(tmp_path)] == ["a", "s = 1\nb"]
+    (tmp_path / "two.toml").write_text(f'kind = "k"\n[[attacks]]\n{entry}\n')
+    with pytest.raises(ValueError, match=said):
+        read_attacks(tmp_path)
+
+
+def test_folder_without_attacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no \*\.toml files"):
+        read_attacks(tmp_path)
 
 
 def test_the_arena_sees_what_honest_power_could_do() -> None:

@@ -1,34 +1,27 @@
-"""Log text -> known faults, the primary cause first. The faults are data (`data/faults.toml`)."""
+"""Log text -> known faults, the primary cause first (`known_faults.py` says what is known)."""
 
 from __future__ import annotations
 
 import functools
 import gzip
 import re
-import tomllib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from ascent.environment import reports
 from ascent.environment.finding import Level
+from ascent.environment.known_faults import Fault, Pattern, load
 from ascent.environment.log_scan import Line, Scan, scan, scan_text
 from ascent.environment.measures import measure
 from ascent.environment.versions import inside
 
 Verdict = Literal["fault", "healthy", "unknown"]
 _LOG_NAMES = re.compile(r"\.(?:log|txt|err|out|stderr|stdout|jsonl)(?:\.\d+)?(?:\.gz)?$|^(?:nohup\.out|stderr|stdout)$")
-_CODE = (
-    r"(?:codes?(?:\s+is|\s*[:=])?|result(?:\s*[:=]|\s+is)?|ret(?:code)?\s*[:=]|errcode\s*[:=]|errno\s*[:=]?"
-    r"|failed\s*[:,]?)\s*"
-)
 _PIECE, _OVERLAP = 2_000, 400
-# What may stand before a message in its line: rank, process, level, time.
-_LINE_START = r"(?m:^)(?:\[[^\]\n]*\]:?|\([^)\n]*\)|error|[\d:., -])*"
 _CRASH = re.compile(r"Traceback \(most recent call last\)|Aborted \(core dumped\)|Segmentation fault")
 _ERROR_NAME = re.compile(r"\b\w*(?:Error|Exception)(?::|\s*$)")
 _BRACKETED = re.compile(r"\[[^\]\n]{0,200}\]:?|\([^)\n]{0,200}\)")
@@ -38,38 +31,8 @@ _MILD = re.compile(
     r"\b(?:info|debug|warning|warn)\b\W{0,3}[\d\[]|\[(?:info|debug|warning|warn)\W"
     r"|(?m:^)\W*(?:info|debug|warning):"
 )
-_IMPORT = ("no module named", "cannot import name")
 _MAY_STATE_VERSION = re.compile(r"\d\.\d", re.A)
 _NAMED_ERROR = re.compile(r"\b\w*(?:Error|Exception)\b\s*:|Aborted|Segmentation fault")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One entry of the data file; see its head for the meaning of the fields."""
-
-    id: str
-    cause: str
-    mend: tuple[str, ...]
-    source: str
-    when: tuple[tuple[Pattern, ...], ...]
-    unless: tuple[Pattern, ...] = ()
-    hides: tuple[str, ...] = ()
-    level: Level = "error"
-    rank: int = 60
-    confidence: float = 0.7
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """Alternatives, one of which must be seen: each a literal piece that a matching line contains, and the
-    expression.
-    """
-
-    text: str
-    alternatives: tuple[tuple[str, re.Pattern[str]], ...]  # all in lower case, like the text they are looked for in
-    measures: tuple[str, ...] = ()
-    strict: bool = False  # not on lines that say INFO, DEBUG or WARNING
-    version: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,75 +77,6 @@ class Reading:
     def primary(self) -> Diagnosis | None:
         """The primary cause, None when there is no fault."""
         return next((each for each in self.diagnoses if each.role == "primary"), None)
-
-
-@functools.cache
-def load() -> tuple[Fault, ...]:
-    """The faults that ship with the package."""
-    text = resources.files("ascent.environment").joinpath("data/faults.toml").read_text("utf-8")
-    return parse_faults(tomllib.loads(text))
-
-
-def parse_faults(data: Mapping[str, Any]) -> tuple[Fault, ...]:
-    """Compile entries; raises ValueError naming the entry that is wrong."""
-    faults = []
-    for entry in data["fault"]:
-        try:
-            strict = entry.get("level", "error") != "note"
-            when = tuple(tuple(compile_pattern(text, strict) for text in every) for every in entry["when"])
-            faults.append(
-                Fault(
-                    id=entry["id"],
-                    cause=entry["cause"],
-                    mend=tuple(entry["mend"]),
-                    source=entry["source"],
-                    when=when,
-                    unless=tuple(compile_pattern(text) for text in entry.get("unless", ())),
-                    hides=tuple(entry.get("hides", ())),
-                    level=entry.get("level", "error"),
-                    rank=entry.get("rank", 60),
-                    confidence=entry.get("confidence", 0.7),
-                )
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"fault {entry.get('id', '?')!r}: {error!r}") from error
-    return tuple(faults)
-
-
-def compile_pattern(text: str, strict: bool = False) -> Pattern:
-    """Read one pattern of the data file: text with `*`, `<n>`, `||`, `^`, `#code`, or a `@reading`."""
-    if text.startswith("@") and " || " not in text:
-        version = re.fullmatch(r"@([\w-]+)\s*([<>=!]=?\s*\S+)", text)
-        if version:
-            return Pattern(text, (), version=(version[1], version[2]))
-        return Pattern(text, (), measures=(text[1:],))
-    if text.startswith("@"):
-        return Pattern(text, (), measures=tuple(each.strip()[1:] for each in text.split(" || ")))
-    alternatives = []
-    for alternative in text.lower().split(" || "):
-        alternative = alternative.strip()
-        if alternative.startswith("#"):
-            code = re.escape(alternative[1:])
-            alternatives.append((alternative[1:], re.compile(rf"{_CODE}{code}(?!\d)")))
-            continue
-        anchored = alternative.startswith("^")
-        alternative = alternative.removeprefix("^")
-        pieces = [piece for piece in re.split(r"\*|<n>", alternative) if piece]
-        if not pieces:
-            raise ValueError(f"a pattern without text: {text!r}")
-        body = ".*?".join(_numbered(part) for part in alternative.split("*"))
-        if re.fullmatch(r"[a-z]{2}\d{4,5}|[a-z]\d{5}", alternative):
-            body = rf"(?<![a-z0-9]){body}(?!\d)"
-        if anchored:
-            body = _LINE_START + body
-        hint = max((piece.strip() for piece in pieces), key=len)
-        alternatives.append((hint, re.compile(body)))
-    strict = strict and any(words in text.lower() for words in _IMPORT)
-    return Pattern(text, tuple(alternatives), strict=strict)
-
-
-def _numbered(part: str) -> str:
-    return r"\d+".join(re.escape(piece) for piece in part.split("<n>"))
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -291,7 +185,7 @@ def _ranked(matched: Sequence[tuple[Fault, tuple[Evidence, ...]]]) -> tuple[Diag
     consequence.
     """
     severity = {"error": 0, "warning": 0, "note": 1, "ok": 1}
-    order = sorted(matched, key=lambda each: (severity[each[0].level], -each[0].rank, each[1][0].line))
+    order = sorted(matched, key=lambda each: (severity[each[0].level], -each[0].rank, each[1][0].line, each[0].id))
     cause_of: dict[str, str] = {}
     for fault, _ in order:
         if fault.id not in cause_of:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ascent.environment import faults, rules, settings
+from ascent.environment import known_faults, rules, settings
 
 _MADE = "<!-- Made from {data} by `python -m ascent.environment.pages docs`; don't edit. -->\n"
 _KINDS = {
@@ -52,7 +52,7 @@ def settings_page() -> str:
 
 def rules_page() -> str:
     """docs/rules.md."""
-    lines = [_MADE.format(data="src/ascent/environment/data/rules.toml"), "# Rules of `ascent doctor`\n"]
+    lines = [_MADE.format(data="src/ascent/environment/data/rules"), "# Rules of `ascent doctor`\n"]
     lines.append(
         "Every finding carries the number of a rule. "
         "`error`: it will fail. `warning`: it will hurt in some uses. "
@@ -76,9 +76,9 @@ def rules_page() -> str:
 
 def faults_page() -> str:
     """docs/faults.md."""
-    known = sorted(faults.load(), key=lambda fault: fault.id)
+    known = sorted(known_faults.load(), key=lambda fault: fault.id)
     lines = [
-        _MADE.format(data="src/ascent/environment/data/faults.toml"),
+        _MADE.format(data="src/ascent/environment/data/faults"),
         "# Faults that `ascent diagnose` knows\n",
     ]
     lines.append(

@@ -1,0 +1,60 @@
+"""The command line: every verb has a file here with its options and no logic.
+
+A new verb is a new file with ``add(verbs)``, and its line in ``VERBS``. Help must stay instant: a verb's file imports
+what it runs only when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from ascent import __version__
+from ascent.cli.verb import EXIT_BAD
+from ascent.errors import InputError
+
+# Modules of this package, in the order in which help lists them.
+VERBS = (
+    "doctor",
+    "diagnose",
+    "check_model",
+    "train",
+    "serve",
+    "generate",
+    "sandbox",
+    "selftest",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns its exit code (0 good, 1 finding or changed, 2 bad input or error)."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and hasattr(args, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
+        args.overrides += rest  # settings may also stand after options
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        return args.verb(args)
+    except InputError as error:
+        if args.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_BAD
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `ascent` with all its verbs."""
+    parser = argparse.ArgumentParser(
+        prog="ascent", description="GRPO post-training of language models on Ascend NPUs, CUDA GPUs and CPUs."
+    )
+    parser.add_argument("--version", action="version", version=f"ascent {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name in VERBS:
+        importlib.import_module(f"ascent.cli.{name}").add(verbs)
+    return parser

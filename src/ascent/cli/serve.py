@@ -1,0 +1,68 @@
+"""`ascent serve`: sampling servers that trainings share; also shows and stops them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ascent.cli.verb import EXIT_GOOD, Verbs, add_verb, refuse_unfit, tell
+from ascent.errors import InputError
+
+
+def add(verbs: Verbs) -> None:
+    verb = add_verb(verbs, "serve", _serve, "run sampling servers that trainings share; or show and stop them")
+    verb.add_argument("model", nargs="?", help="a hub id or a folder")
+    what = verb.add_mutually_exclusive_group()
+    what.add_argument("--status", action="store_true", help="show the services of this machine and user")
+    what.add_argument("--stop", metavar="NAME", help="stop a service of this machine")
+    verb.add_argument("--json", action="store_true", help="with --status: one JSON object on standard output")
+    verb.add_argument("--name", help="default: the model's")
+    verb.add_argument("--replicas", type=int, default=1, metavar="N", help="servers (default: 1)")
+    verb.add_argument("-tp", "--tensor-parallel", type=int, default=1, metavar="N", help="devices of each server")
+    verb.add_argument("--devices", metavar="0,1,...", help="which of the visible devices (default: from 0 on)")
+    verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    verb.add_argument("--port", type=int, default=0, help="of the first server (default: free ports)")
+    verb.add_argument("--api-key", metavar="KEY", help="better given as ASCENT_API_KEY, which nobody else can see")
+    transports = ["auto", "shm", "hccl", "npu_ipc", "nccl", "ipc"]
+    verb.add_argument("--transport", choices=transports, default="auto", help="how new weights come (default: auto)")
+    verb.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="default: float32 on CPU")
+    verb.add_argument("--max-model-len", type=int, metavar="TOKENS", help="prompt and completion; default: the model's")
+    verb.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="sampled at once (default: 64)")
+    verb.add_argument("--engine-share", type=float, default=0.85, help="of a device's memory (default: 0.85)")
+    verb.add_argument("--kv-cache-mb", type=int, metavar="MB", help="exact size of the KV cache; on CPU: 512")
+    verb.add_argument("--eager", action=argparse.BooleanOptionalAction, help="no graphs (default on CPU and NPU)")
+    verb.add_argument("--trust-remote-code", action="store_true", help="run the model's own Python code")
+    verb.add_argument("--max-restarts", type=int, default=5, metavar="N", help="of a server in 30 minutes (default: 5)")
+    verb.add_argument("--logs", type=Path, metavar="FOLDER", help="default: ~/.local/state/ascent/serve/NAME")
+    verb.add_argument("--vllm", action="append", default=[], metavar="ARG", help="one more argument for vLLM's server")
+    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
+
+
+def _serve(args: argparse.Namespace) -> int:
+    if args.status:
+        from ascent.rollout.service.status import status
+
+        return tell(status, args)
+    if args.stop:
+        from ascent.rollout.service.running import stop_service
+
+        stop_service(args.stop)
+        print(f"service {args.stop} stopped", file=sys.stderr)
+        return EXIT_GOOD
+    if args.model is None:
+        raise InputError("ascent serve takes a model, --status or --stop NAME")
+    from ascent.environment import explain_failure, preflight
+    from ascent.process import set_up_process
+    from ascent.rollout.service import command
+
+    set_up_process(debug=args.debug)
+    settings = command.settings(args)
+    checked = preflight(
+        server_mode=True,
+        weight_updates=True,
+        graph_mode=not settings.engine.enforce_eager,
+        server_devices=settings.devices,
+    )
+    refuse_unfit(checked, "serve", args)
+    return command.serve(settings, args, explain_failure)

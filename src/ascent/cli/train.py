@@ -1,0 +1,99 @@
+"""`ascent train`: train a policy as a configuration file says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascent.cli.verb import EXIT_BAD, Verbs, add_verb, refuse_unfit
+from ascent.errors import InputError
+from ascent.tables import LAUNCHERS, load
+
+if TYPE_CHECKING:
+    from ascent.tracking.run_directory import RunDirectory
+
+
+def add(verbs: Verbs) -> None:
+    verb = add_verb(verbs, "train", _train, "train a policy as a configuration file says")
+    verb.add_argument("config", nargs="?", help="YAML file, such as examples/smollm2_mbpp.yaml")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the file's")
+    verb.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
+    )
+    verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
+    verb.add_argument(
+        "--launcher",
+        choices=sorted(LAUNCHERS),
+        default="local",
+        help="how several processes are started (default: local, all on this machine)",
+    )
+    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
+
+
+def _train(args: argparse.Namespace) -> int:
+    from ascent import config
+    from ascent.environment import preflight, write_environment
+    from ascent.process import set_up_process
+    from ascent.tracking import run_directory
+
+    if args.devices < 1:
+        raise InputError(f"--devices {args.devices}: expected at least 1")
+    words = [word for word in (args.config, *args.overrides) if word is not None]
+    if args.resume is not None:
+        run = run_directory.open_existing(args.resume)
+        settings, notes = config.load_for_resume(run.config, words)
+    elif words:
+        path = Path(words[0])
+        settings, notes = config.load(path, words[1:])
+        name = settings.tracking.name or run_directory.default_name(path)
+        run = run_directory.create(Path(settings.tracking.folder), name)
+    else:
+        raise InputError("ascent train takes a configuration file, or --resume RUN")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    run_directory.write_text(run.config, settings.to_yaml())
+    set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
+    checked = preflight(
+        weight_updates=True,
+        server_mode=settings.rollout.mode == "server",
+        trainer_devices=tuple(range(args.devices)),
+        server_devices=settings.server_devices(args.devices),
+    )
+    write_environment(run.path, checked)
+    refuse_unfit(checked, "train", args)
+    return _train_in(run, args)
+
+
+def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
+    """Train, and when that fails say why, as far as the failure is known."""
+    from ascent.environment import explain_failure
+
+    resume = args.resume is not None
+    try:
+        if args.devices > 1:
+            launch = load(LAUNCHERS, args.launcher)
+            code = launch(run.path, args.devices, resume=resume, debug=args.debug)
+        else:
+            from ascent.training.launch.worker import work
+
+            code = work(run.path, resume=resume, debug=args.debug)
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001 - the worker has printed and kept it
+        code = EXIT_BAD
+    if code == EXIT_BAD:
+        failures = run.failures()
+        known = explain_failure("\n".join(failure.read_text(encoding="utf-8") for failure in failures))
+        if known:
+            print(f"\n{known}", file=sys.stderr)
+        if failures:
+            print(
+                f"\nthe failure is kept in {failures[-1]}; go on with: ascent train --resume {run.path}",
+                file=sys.stderr,
+            )
+    return code
