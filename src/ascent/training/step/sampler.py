@@ -176,9 +176,7 @@ class Sampler:
                 try:
                     self._engine.update_weights(walk, version, canary)
                 except Exception as error:
-                    if (
-                        walk.failed
-                    ):  # the others may be waiting inside the walk: this rank's end is told by its launcher
+                    if walk.failed:  # the others may wait inside the walk: the launcher ends them
                         raise
                     failure = error
                 if not self._agreement.settle(failure, repeated):
