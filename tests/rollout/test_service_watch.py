@@ -21,7 +21,7 @@ import pytest
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
-from ascent.rollout.service import keeper, launch, record, server_process, watch
+from ascent.rollout.service import keeper, record, server_command, server_process, watch
 from ascent.rollout.service.processes import group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
 from ascent.rollout.service.server_log import excerpt, last_line, log_text
@@ -346,7 +346,7 @@ def test_the_command_and_environment_of_a_server(tmp_path: Path) -> None:
         worker_extension="x.Y",
         extra_arguments=("--seed", "1"),
     )
-    command = launch.server_command(settings, 8000)
+    command = server_command.server_command(settings, 8000)
     assert command[1:7] == ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "8000"]
     assert command[command.index("--weight-transfer-config") + 1] == '{"backend": "hccl"}'
     assert command[-2:] == ["--seed", "1"]
@@ -359,7 +359,7 @@ def test_the_command_and_environment_of_a_server(tmp_path: Path) -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
     }
-    environment = launch.server_environment(settings, 1, tmp_path / "token", outer)
+    environment = server_command.server_environment(settings, 1, tmp_path / "token", outer)
     assert environment["ASCEND_RT_VISIBLE_DEVICES"] == "6,7"
     assert environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert environment["VLLM_ASCEND_ENABLE_NZ"] == "0"

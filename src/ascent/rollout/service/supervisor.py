@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any
 
 from ascent.rollout.service import keeper, record
-from ascent.rollout.service.launch import server_command, server_environment
 from ascent.rollout.service.processes import start_ticks
+from ascent.rollout.service.server_command import server_command, server_environment
 from ascent.rollout.service.server_process import Endpoint
 from ascent.rollout.service.settings import ServiceSettings, from_json
 from ascent.rollout.service.watch import ReplicaWatch

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ascent.rollout.engine import WeightSyncError
 from ascent.rollout.in_vllm.plugin import SHM_BACKEND
-from ascent.rollout.in_vllm.shared_memory import Segment, SegmentError, Slot, aligned, remove_stale
+from ascent.rollout.in_vllm.shared_memory import SegmentError, Slot, aligned
 from ascent.rollout.weights.control import ControlPlane, ServerCallError
 from ascent.rollout.weights.transports.base import Named, update_body
+from ascent.rollout.weights.transports.shm_segments import Segment, remove_stale
 
 if TYPE_CHECKING:
     from torch import Tensor
