@@ -28,6 +28,7 @@ ORDER = (
     ("config_file", "trainer_fields"),
     ("renamed",),
     ("types",),
+    ("tables",),
     ("sandbox",),
 )
 ANYWHERE = {"errors", "process"}  # standard library only

@@ -69,7 +69,7 @@ def delivery(chunk_bytes: int = 1 << 17, **settings: Any) -> Any:
     from ascent.rollout.weights.delivery import WeightDelivery
     from ascent.rollout.weights.transports.shm import ShmTransport
 
-    return WeightDelivery(ShmTransport("float32", chunk_bytes), "float32", **settings)
+    return WeightDelivery(ShmTransport("float32", chunk_bytes=chunk_bytes), "float32", **settings)
 
 
 def segments() -> set[str]:

@@ -13,7 +13,7 @@ from ascent.rollout.service import record
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """`folder` is the service's own on this machine; None for one on another machine, of which only its servers are
-    known. `transport` (vLLM's name of it) and `dtype` are None where they are unknown."""
+    known. `transport` (a name of `ascent.tables.TRANSPORTS`) and `dtype` are None where they are unknown."""
 
     name: str
     urls: tuple[str, ...]

@@ -23,6 +23,7 @@ from ascent.rollout.service.address import ServiceAddress, from_record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_log import excerpt, log_text
 from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.weights.transports.choice import backend
 
 _STOP_SECONDS = 40.0
 
@@ -51,7 +52,7 @@ def running_service(
     check(settings, api_key)
     if settings.device_kind == "cpu":
         check_cpu_engine()
-    if settings.transport == SHM_BACKEND:
+    if settings.transport is not None and backend(settings.transport) == SHM_BACKEND:
         _check_plugin()
     folder = record.claim(name)
     token = api_key or secrets.token_hex(24)

@@ -14,7 +14,7 @@ from ascent.rollout.engine import EngineSettings
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """`devices` are indices into the visible devices, `tensor_parallel` of them for each replica; empty: all visible
-    ones in their order. `transport` is the name of vLLM's weight-transfer backend. Times in seconds.
+    ones in their order. `transport` is a name of `ascent.tables.TRANSPORTS`. Times in seconds.
 
     `port` 0 picks free ports, otherwise replica i listens on `port + i`. A server without a sign of life for
     `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, is

@@ -13,8 +13,8 @@ from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.weights.control import ControlPlane, ServerCallError
 from ascent.rollout.weights.transports.base import Transport
-from ascent.rollout.weights.update_api import generation
-from ascent.rollout.weights.verify.canary import CanaryJudge, CanaryResult, difference
+from ascent.rollout.weights.update_api import update_api
+from ascent.rollout.weights.verify.canary import CanaryResult, CanaryTolerance, difference
 from ascent.rollout.weights.verify.expectation import Difference, Expectation
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class WeightDelivery:
         self._transport = transport
         self._verify = verify
         self._timeout = timeout
-        self._judge = CanaryJudge(dtype)
+        self._tolerance = CanaryTolerance(dtype)
 
     def deliver(
         self,
@@ -69,7 +69,7 @@ class WeightDelivery:
         if self._verify:
             delivery.verify()
             if canary is not None:
-                delivery.ask(canary, self._judge)
+                delivery.ask(canary, self._tolerance)
         return delivery.report()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class _Delivery:
         with self._timed("verify"):
             self._each(self._compare)
 
-    def ask(self, canary: Canary, judge: CanaryJudge) -> None:
+    def ask(self, canary: Canary, tolerance: CanaryTolerance) -> None:
         """The canary, of servers that are right so far."""
         with self._timed("canary"):
             right = [replica for replica in self._alive() if replica.url not in self._different]
@@ -134,7 +134,7 @@ class _Delivery:
 
             self._each(ask_one, right)
             for url, mean in sorted(means.items()):
-                self._canary[url] = judge.judge(mean)
+                self._canary[url] = tolerance.check(mean)
 
     def report(self) -> DeliveryReport:
         """See WeightDelivery.deliver for what is raised."""
@@ -179,7 +179,7 @@ class _Delivery:
         self._incarnations[replica.url] = ",".join(str(report["incarnation"]) for report in reports)
 
     def _start(self, replica: ControlPlane) -> None:
-        body = generation(replica.vllm_version).start_body()
+        body = update_api(replica.vllm_version).start_body()
         try:
             replica.post("/start_weight_update", body, timeout=self._timeout)
         except ServerCallError as error:
@@ -197,7 +197,7 @@ class _Delivery:
                 raise
 
     def _finish(self, replica: ControlPlane) -> None:
-        made = generation(replica.vllm_version)
+        made = update_api(replica.vllm_version)
         replica.post("/finish_weight_update", made.finish_body(self._version), timeout=self._timeout)
         answer = replica.post("/reset_prefix_cache", {}, timeout=self._timeout)
         if made.reports_cache_reset and (not isinstance(answer, Mapping) or answer.get("success") is not True):
