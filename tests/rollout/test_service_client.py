@@ -255,6 +255,21 @@ def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:
         bench.engine(server)
 
 
+def test_a_server_of_another_version_is_refused_in_words(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = bench.server()
+    told = server.guard._status
+
+    def old() -> dict[str, Any]:
+        return {**told(), "schema": "ascent.replica/1"}
+
+    monkeypatch.setattr(server.guard, "_status", old)
+    with pytest.raises(InputError, match=r"another version of Ascent \(it speaks ascent\.replica/1, this ") as refused:
+        bench.engine(server)
+    assert "ascent serve --stop NAME; ascent serve MODEL --name NAME" in str(refused.value)
+    assert server.url in str(refused.value)
+    assert server.controls == []
+
+
 def test_proxies_of_the_environment_are_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

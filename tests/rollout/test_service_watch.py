@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -22,11 +23,13 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.service import keeper, record, server_command, server_process, watch
+from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, lost
 from ascent.rollout.service.processes import group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
 from ascent.rollout.service.server_log import excerpt, last_line, log_text
 from ascent.rollout.service.server_process import Endpoint, ServerProcess
 from ascent.rollout.service.settings import ServiceSettings, check, from_json
+from ascent.rollout.service.status import status
 from ascent.rollout.service.watch import ReplicaWatch
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
 
@@ -301,6 +304,87 @@ def test_status_tells_and_removes(home: Path, capsys: pytest.CaptureFixture[str]
     assert "dead" not in text
     assert main(["serve", "--stop", "dead"]) == 2
     assert "no service named 'dead'" in capsys.readouterr().err
+
+
+class OldService:
+    """The record of a service that an older version started, and a process in its supervisor's place."""
+
+    def __init__(self, name: str, url: str = "http://127.0.0.1:8123") -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        self.folder = record.claim(name)
+        replicas = [{"url": url, "log": "/l", "state": "ready", "pid": 1, "restarts": 0, "why": ""}]
+        pid, started = self.process.pid, start_ticks(self.process.pid)
+        old = {"schema": "ascent.service/1", "name": name, "pid": pid, "started": started, "replicas": replicas}
+        old |= {"model": "/models/tiny", "max_model_len": 64, "token": "s3cret", "transport": "ascent_shm"}
+        text = json.dumps({**old, "settings": {"engine": {"dtype": "float32"}}, "state": "ready", "why": ""})
+        (self.folder / "service.json").write_text(text)
+        os.utime(self.folder, (0, 0))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def old_service(home: Path) -> Iterator[OldService]:
+    made = OldService("old")
+    yield made
+    made.close()
+
+
+OLD = r"(?s)service old was started by another version of Ascent \(its record is ascent\.service/1, this version needs "
+OLD += r"ascent\.service/2\).*ascent serve --stop old; ascent serve /models/tiny --name old"
+
+
+def test_a_service_of_another_version_is_refused_by_name_and_by_url(old_service: OldService) -> None:
+    with pytest.raises(InputError, match=OLD):
+        find_service("old")
+    with pytest.raises(InputError, match=OLD):
+        find_by_urls(["http://localhost:8123/"])
+    assert find_by_urls(["http://127.0.0.1:8124"]) is None
+    with pytest.raises(InputError, match="a service named old is running"):
+        record.claim("old")
+    assert old_service.folder.exists(), "its folder is not taken away from it"
+    why = lost(ServiceAddress("old", ("http://127.0.0.1:8123",), "token", old_service.folder))
+    assert why is not None
+    assert "another version of Ascent" in why
+
+
+def test_a_service_of_another_version_is_shown_and_can_be_stopped(
+    old_service: OldService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascent.cli import main
+
+    assert main(["serve", "--status"]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(OLD, shown)
+    assert f"old: of another version; /models/tiny; process {old_service.process.pid}" in shown
+    assert main(["serve", "--status", "--json"]) == 1
+    told = capsys.readouterr().out
+    assert "s3cret" not in told
+    service = json.loads(told)["services"][0]
+    assert (service["name"], service["state"], service["record_schema"]) == ("old", "other version", "ascent.service/1")
+    threading.Thread(target=old_service.process.wait, daemon=True).start()  # reaps it, as its parent would
+    assert main(["serve", "--stop", "old"]) == 0
+    assert old_service.process.poll() == -signal.SIGTERM
+    assert not old_service.folder.exists()
+
+
+def test_what_a_dead_service_of_another_version_left_is_removed(old_service: OldService) -> None:
+    old_service.close()
+    with pytest.raises(InputError, match="no service named 'old' is running"):
+        find_service("old")
+    assert "gone (removed from the list)" in status().to_text()
+    assert not old_service.folder.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema": "ascent.service/1"}', '{"schema": "other/1", "pid": 1, "started": 1}']
+)
+def test_a_record_that_says_nothing_is_none(home: Path, content: str) -> None:
+    folder = record.claim("odd")
+    (folder / "service.json").write_text(content)
+    assert record.read_any(folder) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The door of a sampling server: an ASGI middleware that vLLM loads. Standard library only.
+"""Decides which requests reach a sampling server: an ASGI middleware that vLLM loads. Standard library only.
 
 vLLM's own API key leaves its control routes open (`/update_weights`, `/collective_rpc`, `/sleep`, ...). Here everything
 but `/health` needs the service's token. What isn't known to be harmless also needs the hold of whoever trains with the
@@ -24,12 +24,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+STATUS_KIND = "ascent.replica/"
+SCHEMA = f"{STATUS_KIND}2"  # of the status; raised whenever a trainer of one version can't use a server of another
 SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, token_file, open_metrics
 HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
 CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
 GENERATE = "/inference/v1/generate"
-# for the curious: sampling with the token alone, as long as the weights are whole
+# OpenAI's routes: people may ask a running service something with the token alone, as long as its weights are whole
 _PLAIN_SAMPLING = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
 _HARMLESS = {"/v1/models", "/version", "/tokenize", "/detokenize", "/metrics", "/load"}
 _DRAIN_SECONDS = 30.0
@@ -115,8 +117,11 @@ class Guard:
         return self._state.take(holder, hold)
 
     async def _begin(self, hold: str, version: int) -> None:
-        """Close the door and wait until nothing is sampled any more. What still runs is broken off: the holder begins
-        only when its own completions are finished, so it belongs to the curious or to nobody."""
+        """Refuse sampling from now on, and wait until nothing is sampled any more.
+
+        Requests that are running are broken off: the holder begins an update only when its own completions are
+        finished, so these are somebody's questions over OpenAI's routes.
+        """
         self._state.begin(hold, version)
         self._drained.clear()
         for broken_off in self._running:
@@ -162,7 +167,7 @@ class Guard:
     def _status(self) -> dict[str, Any]:
         state = self._state
         return {
-            "schema": "ascent.replica/1",
+            "schema": SCHEMA,
             "model": self._model,
             "max_model_len": self._max_model_len,
             "incarnation": state.incarnation,

@@ -112,9 +112,10 @@ def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
 
 
 def stop_service(name: str) -> None:
-    """Stop a service of this machine, whoever started it. Raises InputError when there is none of this name."""
+    """Stop a service of this machine, whoever started it, with whichever version of Ascent. Raises InputError when none
+    has this name."""
     folder = record.services_folder() / name
-    found = record.read(folder)
+    found = record.read_any(folder)
     if found is None:
         raise InputError(f"no service named {name!r} on this machine", "ascent serve --status lists them.")
     if found.alive():
