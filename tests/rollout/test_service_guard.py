@@ -224,16 +224,16 @@ def test_sampling_needs_exactly_the_named_weights(door: Door) -> None:
     run(test)
 
 
-def test_begin_breaks_off_what_the_curious_sample(door: Door) -> None:
+def test_begin_breaks_off_what_others_sample(door: Door) -> None:
     async def test() -> None:
         hold = await door.hold()
         door.served.slow = True
-        curious = asyncio.ensure_future(door.call("POST", "/v1/completions", {}))
+        question = asyncio.ensure_future(door.call("POST", "/v1/completions", {}))
         await asyncio.sleep(0.01)
         assert (await door.call("GET", "/ascent/status"))[1]["running"] == 1
         status, _ = await door.call("POST", "/ascent/weights/begin", {"version": 1}, x_ascent_hold=hold)
         assert status == 200
-        status, content = await curious
+        status, content = await question
         assert (status, content["code"]) == (409, "updating")
         assert door.served.disconnected == 1
 

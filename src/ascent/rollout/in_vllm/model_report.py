@@ -46,7 +46,11 @@ class Piece:
 
 
 def model_report(model: Any, sent: dict[str, Sent], seed: str, dtype: str) -> dict[str, Any]:
-    """JSON: see the module. `sent` are the checkpoint's parameters as they came in."""
+    """The report that this module's head describes, as plain JSON.
+
+    `sent` holds the checkpoint's parameters as they came in, by name; `seed` draws the probes' input; `dtype` is what
+    the model computes in.
+    """
     names = _model_names(model, list(sent))
     read_back: dict[str, str] = {}
     probes: list[dict[str, Any]] = []
@@ -196,7 +200,7 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
     else:  # a part of an embedding, which lies here as it is
         outputs = torch.nn.functional.linear(given, layer.weight).cpu()
     exact = dtype != "float32" or device.type == "cpu"  # elsewhere float32 products may be rounded to fewer bits
-    here = [column for column in columns if exact and first <= column < end]
+    on_this_rank = [column for column in columns if exact and first <= column < end]
     found = []
     for piece in pieces:
         rows = outputs[:, piece.rows[0] : piece.rows[1]]
@@ -208,8 +212,8 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
                 "first_row": piece.first_row,
                 "partial": piece.by_input,
                 "signs": dense,
-                "columns": here,
-                "columns_digest": probe.columns_digest(rows[[1 + columns.index(column) for column in here]]),
+                "columns": on_this_rank,
+                "columns_digest": probe.columns_digest(rows[[1 + columns.index(column) for column in on_this_rank]]),
             }
         )
     return found

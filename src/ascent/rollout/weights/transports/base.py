@@ -83,6 +83,10 @@ class Transport(Protocol):
     backend: ClassVar[str]  # vLLM's name of the receiving engine, for --weight-transfer-config
     reach: ClassVar[Reach]
 
+    def __init__(
+        self, dtype: str, device: str, *, address: str | None, chunk_bytes: int | None, timeout: float
+    ) -> None: ...
+
     def connect(self, replicas: Sequence[ControlPlane], incarnations: Mapping[str, str]) -> Mapping[str, Exception]:
         """Initialise the engines of servers that aren't yet. url -> what failed.
 

@@ -19,7 +19,7 @@ class Choice:
 
 def choose(place: Place) -> Choice:
     """The first transport of the table that fits `place`. Raises InputError where none reaches the servers."""
-    passed_over = []
+    passed_over: list[str] = []
     for name in TRANSPORTS:
         reach: Reach = _class(name).reach
         why_not = reach.misfit(place)

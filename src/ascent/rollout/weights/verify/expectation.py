@@ -1,4 +1,19 @@
-"""What the servers' reports must say, computed from the weights as they leave the trainer."""
+"""What the servers' reports must say, computed from the weights as they leave the trainer.
+
+A weight `o` of two rows and three columns, [[1, 2, 3], [4, 5, 6]], goes to a server that packs it:
+
+    it leaves     `observe` keeps its fingerprint; and for the seed of this version, whose signs are +1, -1, +1, also
+                  each row times the signs, [2, 5], and a few columns as they are, such as the last one, [3, 6]
+    it arrives    the server's worker takes the fingerprint too. If it differs: "arrived with other values"
+    it is held    what lies in the model as it was sent is read back and fingerprinted. If that differs: "is held with
+                  other values". `o` was packed away, so it can't be read
+    it computes   the layer is given the signs, and for each column a vector with a single 1: [0, 0, 1]. It must answer
+                  [2, 5] and [3, 6]. If it doesn't: "is not what layer L computes with"
+
+The signs meet every element, so a gross fault anywhere shows in the sums, which are compared within rounding. A column
+comes back exactly; which ones are asked for changes with every version. With tensor parallelism a rank answers for its
+part: rows are compared where they lie, and sums of layers that are cut by columns are added over the ranks first.
+"""
 
 from __future__ import annotations
 
