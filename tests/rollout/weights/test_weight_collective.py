@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ascent.rollout.in_vllm.guard import GIVE_UP
 from ascent.rollout.weights.control import ServerCallError
 from ascent.rollout.weights.transports.collective import CollectiveTransport
 from ascent.rollout.weights.transports.hccl import HcclApi
@@ -76,11 +77,13 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
         self.dies = False
+        self.posts: list[str] = []
 
     def get(self, route: str, *, timeout: float) -> Any:
         return {"world_size": 1}
 
     def post(self, route: str, body: Any, *, timeout: float) -> Any:
+        self.posts.append(route)
         if self.dies and route == "/update_weights":
             raise ServerCallError(f"{route}: connection reset")
 
@@ -125,6 +128,7 @@ def test_a_group_that_lost_a_member_is_ended_and_the_next_delivery_works(bench: 
     began = time.monotonic()
     assert set(deliver(transport, servers)) == {"http://127.0.0.1:1", "http://127.0.0.1:2"}
     assert time.monotonic() - began < 5, "nobody waits for a collective that never ends"
+    assert servers[0].posts[-1] == GIVE_UP, "whoever watches the survivor must know that its workers wait for nothing"
     first = made[0]
     if aborts:
         until(lambda: first.calls == ["sent", "abort", "sent"])
@@ -138,6 +142,21 @@ def test_a_group_that_lost_a_member_is_ended_and_the_next_delivery_works(bench: 
     if not aborts:
         first.ended.set()  # by its own time limit
         until(lambda: first.calls == ["sent", "sent", "destroy"])
+
+
+def test_workers_that_wait_for_a_group_that_never_was_are_given_up(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, _, made, _ = bench
+    monkeypatch.setattr(Group, "open", lambda *_: 1 / 0)
+    servers = [Server("http://127.0.0.1:1"), Server("http://127.0.0.1:2")]
+    with pytest.raises(ZeroDivisionError):
+        transport.connect(servers, {})
+    monkeypatch.undo()
+    monkeypatch.setattr(Group, "open", lambda *_: type("Disabled", (), {"available": False, "disabled": True})())
+    assert "can't load a library" in str(transport.connect(servers, {})["http://127.0.0.1:1"])
+    assert [server.posts[-1] for server in servers] == [GIVE_UP, GIVE_UP]
+    monkeypatch.undo()
+    assert deliver(transport, servers) == {}
+    assert len(made) == 1
 
 
 def test_a_group_that_ends_well_is_freed_once(bench: Any) -> None:

@@ -12,7 +12,9 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,20 @@ HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
 CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
 GENERATE = "/inference/v1/generate"
+GIVE_UP = "/ascent/weights/give_up"  # of the holder: the weights that it began won't come; it may begin others
 # OpenAI's routes: people may ask a running service something with the token alone, as long as its weights are whole
 _PLAIN_SAMPLING = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
 _HARMLESS = {"/v1/models", "/version", "/tokenize", "/detokenize", "/metrics", "/load"}
 _DRAIN_SECONDS = 30.0
 _LARGEST_BODY = 64 * 1024  # of a request to the guard itself
+
+
+@dataclass(eq=False, slots=True)
+class _ControlCall:
+    """A call to one of vLLM's control routes while it runs."""
+
+    hold: str
+    given_up: bool = False  # by the holder: what it waits for won't come
 
 
 class Guard:
@@ -51,6 +62,8 @@ class Guard:
         self._state = state or ReplicaState()
         self._running: set[asyncio.Event] = set()  # one for each request that is sampling; set to break it off
         self._drained = asyncio.Event()
+        self._controls: set[_ControlCall] = set()
+        self._stuck_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection."""
@@ -79,6 +92,7 @@ class Guard:
                 return await self._sample(scope, receive, send)
             if path not in _HARMLESS:
                 self._state.check_hold(hold)
+                return await self._control(hold, scope, receive, send)
         except RefusedError as refused:
             return await _answer(send, 409, {"code": refused.code, "error": str(refused), **refused.facts})
         except _BadRequestError as error:
@@ -106,6 +120,10 @@ class Guard:
             await self._begin(hold, _version(body.get("version")))
         elif path == "/ascent/weights/commit":
             self._state.commit(hold, _version(body.get("version")))
+        elif path == GIVE_UP:
+            self._state.check_hold(hold)
+            for call in self._controls:
+                call.given_up = True
         else:
             raise _BadRequestError(f"{path}: no such route", 404)
         return self._status()
@@ -133,6 +151,28 @@ class Guard:
             self._state.abandon(hold)
             count = len(self._running)
             raise RefusedError("running", f"{count} requests are still running after {_DRAIN_SECONDS:g} s") from None
+
+    async def _control(self, hold: str, scope: Scope, receive: Receive, send: Send) -> None:
+        call = _ControlCall(hold)
+        self._controls.add(call)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._controls.discard(call)
+
+    def _stuck_seconds(self) -> float:
+        """For how long a control call has been running that nobody waits for any more; 0 when there is none.
+
+        Such a call may never end: a worker that waits for a broadcast whose other members are gone. Counted from the
+        first look on, since nothing tells the guard when a hold runs out.
+        """
+        stuck = any(call.given_up or not self._state.is_held_under(call.hold) for call in self._controls)
+        if not stuck:
+            self._stuck_since = None
+            return 0.0
+        now = time.monotonic()
+        self._stuck_since = now if self._stuck_since is None else self._stuck_since
+        return now - self._stuck_since
 
     async def _sample(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, so that `_begin` can break it off (vLLM is then told that the client went away)."""
@@ -175,6 +215,7 @@ class Guard:
             "holder": state.holder,
             "lease_seconds": LEASE_SECONDS,
             "running": len(self._running),
+            "stuck_seconds": self._stuck_seconds(),
             "vllm": getattr(sys.modules.get("vllm"), "__version__", None),
             "sampling_parameters": _sampling_parameters(),
         }

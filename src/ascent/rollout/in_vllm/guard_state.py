@@ -87,10 +87,14 @@ class ReplicaState:
         self.check_hold(hold)
         self._lease = None
 
+    def is_held_under(self, hold: str) -> bool:
+        """Whether `hold` is the one under which the server is held."""
+        return self.holder is not None and self._lease is not None and _same(hold, self._lease.hold)
+
     def check_hold(self, hold: str) -> None:
         """Raise RefusedError `hold` unless `hold` is the one under which the server is held."""
         holder = self.holder
-        if self._lease is None or not _same(hold, self._lease.hold):
+        if not self.is_held_under(hold):
             why = "nobody holds this server" if holder is None else f"this server is held by {_named(holder)}"
             raise RefusedError("hold", f"{why}; a hold is needed, and this is not it")
 

@@ -17,8 +17,9 @@ class ServiceSettings:
     ones in their order. `transport` is a name of `ascent.tables.TRANSPORTS`. Times in seconds.
 
     `port` 0 picks free ports, otherwise replica i listens on `port + i`. A server without a sign of life for
-    `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, is
-    restarted; more than `max_restarts` restarts of one server within `restart_window` fail it.
+    `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, or
+    whose workers still wait for weights `stuck_after` the trainer gave them up or was gone, is restarted; more than
+    `max_restarts` restarts of one server within `restart_window` fail it.
     """
 
     engine: EngineSettings
@@ -33,6 +34,7 @@ class ServiceSettings:
     start_timeout: float = 900.0
     hung_after: float = 8.0
     stalled_after: float = 120.0
+    stuck_after: float = 10.0
     max_restarts: int = 5
     restart_window: float = 1800.0
     extra_arguments: tuple[str, ...] = ()  # for vLLM's server, as they are

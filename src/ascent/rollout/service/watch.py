@@ -120,6 +120,9 @@ class ReplicaWatch(threading.Thread):
                 stall_probed = probed
                 if stall.seen(self._endpoint.metrics(3.0), probed):
                     return f"its running requests made no token for {self._settings.stalled_after:g} s"
+                guard = self._endpoint.guard(3.0) or {}
+                if guard.get("stuck_seconds", 0.0) > self._settings.stuck_after:
+                    return "its workers wait for weights that won't come: the trainer gave them up, or is gone"
         return None
 
     def _hangs(self, silent: float, busy: _Busy) -> bool:

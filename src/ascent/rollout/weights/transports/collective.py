@@ -7,6 +7,7 @@ ones.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.in_vllm.guard import GIVE_UP
 from ascent.rollout.weights.control import ControlPlane, ServerCallError
 from ascent.rollout.weights.transports.base import Named, api_of, update_body
 from ascent.rollout.weights.transports.chunks import Chunk, device_chunks
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEFAULT_CHUNK_BYTES = 512 * 2**20
+_GIVE_UP_SECONDS = 4.0
 
 
 class CollectiveTransport:
@@ -66,6 +69,7 @@ class CollectiveTransport:
             self._open(replicas)
         except (ServerCallError, WeightSyncError, RuntimeError, OSError, TimeoutError) as error:
             self._abandon()
+            _tell_given_up(replicas)
             return {replica.url: WeightSyncError(f"no {self.backend} group: {error}") for replica in replicas}
         self._members = members
         return {}
@@ -134,6 +138,7 @@ class CollectiveTransport:
     ) -> dict[str, Exception]:
         """The group has lost a member: no server has all weights."""
         self._abandon()
+        _tell_given_up(replicas)
         why = f": {reason}" if reason else ""
         lost = WeightSyncError(f"the {self.backend} group lost a member, so nobody got all weights{why}")
         return {replica.url: errors.get(replica.url, lost) for replica in replicas}
@@ -142,6 +147,18 @@ class CollectiveTransport:
         group, self._group, self._members = self._group, None, ()
         if group is not None:
             group.abandon()
+
+
+def _tell_given_up(replicas: Sequence[ControlPlane]) -> None:
+    """Tell servers that these weights won't come: workers that wait for them for ever are restarted by whoever watches
+    them."""
+
+    def tell(replica: ControlPlane) -> None:
+        with contextlib.suppress(ServerCallError):  # the one that is gone
+            replica.post(GIVE_UP, {}, timeout=_GIVE_UP_SECONDS)
+
+    with ThreadPoolExecutor(max(1, len(replicas)), thread_name_prefix="ascent-weights") as pool:
+        list(pool.map(tell, replicas))
 
 
 def _own_address(url: str) -> str:
