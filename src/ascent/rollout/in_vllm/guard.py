@@ -66,7 +66,7 @@ class Guard:
         self._stuck_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection."""
+        """Answer one connection, or pass it on to vLLM."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":

@@ -169,7 +169,7 @@ def _has_forward(path: str, layer: Any) -> bool:
 
 
 def _read_back(layer: Any, piece: Piece, sent: dict[str, Sent]) -> dict[str, str]:
-    """Nothing when the parameter is packed away, or only a part of it lies here."""
+    """The fingerprint of a parameter as it lies here; nothing when it is packed away, or only a part of it is here."""
     parameter = getattr(layer, piece.kind)
     if parameter is None or not piece.whole or parameter.numel() == 0:
         return {}
@@ -180,7 +180,7 @@ def _read_back(layer: Any, piece: Piece, sent: dict[str, Sent]) -> dict[str, str
 
 
 def _as_sent(parameter: torch.Tensor, sent: Sent) -> torch.Tensor:
-    """In the dtype it came in: an engine that widened a parameter holds the same values."""
+    """A parameter in the dtype in which it was sent: an engine that widened it holds the same values."""
     tensor = parameter.detach().to(getattr(torch, sent.dtype))
     return tensor if sent.on_device else tensor.cpu()
 

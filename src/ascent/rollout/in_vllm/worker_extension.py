@@ -73,7 +73,7 @@ class _Arrivals:
         model.__dict__.pop("load_weights", None)  # one of an update that was given up
 
     def load(self, weights: Iterable[Named], *args: Any, **kwargs: Any) -> Any:
-        """The model's own `load_weights`, seen from outside."""
+        """Takes the place of the model's own `load_weights`, and calls it."""
         loaded = type(self._model).load_weights(self._model, self._passing(weights), *args, **kwargs)
         self.loaded = None if self.loaded is None or loaded is None else self.loaded | set(loaded)
         return loaded
@@ -99,7 +99,7 @@ class _Arrivals:
 
 
 def _reload_is_the_workers() -> bool:
-    """vLLM before 0.25: no transfer engine sees the end of an update."""
+    """Whether vLLM's worker reloads layers itself, as before 0.25: no transfer engine sees the end of an update then."""
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
     return not hasattr(WeightTransferEngine, "finish_weight_update")

@@ -1,4 +1,4 @@
-"""Starts a service as processes of their own, and stops it."""
+"""Starts the processes of a service, and stops them."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def running_service(
     for log in logs.glob("replica-*.log") if log_folder is None else ():
         log.rename(f"{log}.1")
     owner = {"pid": os.getpid(), "started": start_ticks(os.getpid())}
-    told = {"settings": settings.to_json(), "log_folder": str(logs.absolute()), "owner": owner}
-    record.write_private(folder / record.SETTINGS, json.dumps(told))
+    for_the_supervisor = {"settings": settings.to_json(), "log_folder": str(logs.absolute()), "owner": owner}
+    record.write_private(folder / record.SETTINGS, json.dumps(for_the_supervisor))
     command = [sys.executable, "-m", "ascent.rollout.service.supervisor", str(folder)]
     supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     served = False
@@ -99,7 +99,7 @@ def _check_plugin() -> None:
 
 
 def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
-    """Return when a service of this machine was stopped (empty) or failed: why, and the log concerned."""
+    """Wait until a service of this machine has ended: why, and the log concerned. Both are empty when it was stopped."""
     assert address.folder is not None
     while (found := record.read(address.folder)) is not None and found.alive():
         time.sleep(0.3)

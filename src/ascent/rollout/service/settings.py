@@ -60,7 +60,7 @@ def is_loopback(host: str) -> bool:
 
 
 def from_json(values: dict[str, Any]) -> ServiceSettings:
-    """The inverse of `ServiceSettings.to_json`."""
+    """The settings that `ServiceSettings.to_json` wrote."""
     tuples = {"devices": tuple(values["devices"]), "extra_arguments": tuple(values["extra_arguments"])}
     return ServiceSettings(**{**values, **tuples, "engine": EngineSettings(**values["engine"])})
 

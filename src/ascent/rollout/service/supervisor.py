@@ -76,7 +76,7 @@ class Supervisor:
         return 0
 
     def stop(self) -> None:
-        """Make `run` return."""
+        """End the servers and make `run` return. Returns at once."""
         self._stop.set()
 
     def _watch(self, index: int, port: int, log_folder: Path, token: str) -> ReplicaWatch:
@@ -136,7 +136,7 @@ def _stop_at_end_of_input(supervisor: Supervisor) -> None:
 
 
 def main() -> int:
-    """Serve as the folder's `settings.json` says."""
+    """Serve as `settings.json` in the folder says; the exit code."""
     folder = Path(sys.argv[1])
     values = json.loads((folder / record.SETTINGS).read_text(encoding="utf-8"))
     token = (folder / record.TOKEN).read_text(encoding="ascii").strip()

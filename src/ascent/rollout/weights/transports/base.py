@@ -72,7 +72,9 @@ class Reach:
 
 
 class Transport(Protocol):
-    """Used by one thread. Between `start_weight_update` and `finish_weight_update`, which are the caller's.
+    """Brings weights to servers, between `start_weight_update` and `finish_weight_update`, which the caller calls.
+
+    Used by one thread.
 
     One class in one file of this folder, and one line in `ascent.tables.TRANSPORTS`. All are built alike, from the
     servers' dtype, the trainer's device with its index ("npu:0"), and by keyword `address` (this machine as the servers
@@ -88,7 +90,7 @@ class Transport(Protocol):
     ) -> None: ...
 
     def connect(self, replicas: Sequence[ControlPlane], incarnations: Mapping[str, str]) -> Mapping[str, Exception]:
-        """Initialise the engines of servers that aren't yet. url -> what failed.
+        """Initialise the receiving engines of servers that have none yet. Returns what failed, by the server's url.
 
         `incarnations`: by url, another text whenever a server was started anew; "" where that isn't known.
         """
@@ -97,7 +99,7 @@ class Transport(Protocol):
     def send(
         self, replicas: Sequence[ControlPlane], tensors: Named, observe: Callable[[str, Tensor], None]
     ) -> Mapping[str, Exception]:
-        """Walk `tensors` once, to its end, and load them into all servers. url -> what failed.
+        """Walk `tensors` once, to its end, and load them into all servers. Returns what failed, by the server's url.
 
         `observe` is called with each tensor as it is sent: its final dtype and device.
         """

@@ -30,7 +30,7 @@ class CanaryResult:
 
     @property
     def agrees(self) -> bool:
-        """False also where a log-probability was not a number."""
+        """Whether the difference is allowed; never where a log-probability was not a number."""
         return self.mean <= self.allowed
 
 

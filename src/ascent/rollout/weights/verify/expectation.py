@@ -51,7 +51,7 @@ class _Probed:
 
 
 class Expectation:
-    """Filled while the weights are walked: every tensor in the dtype and with the bits that are sent."""
+    """What a server must report after one update. It is given every tensor as it is sent, in its final dtype."""
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
@@ -61,7 +61,7 @@ class Expectation:
         self._probed: dict[str, _Probed] = {}
 
     def observe(self, name: str, tensor: Tensor) -> None:
-        """Note one tensor. A matrix costs 36 bytes (float32) for each of its rows."""
+        """Keep what is needed of one tensor to recognise it: of a matrix, 36 bytes (in float32) for each of its rows."""
         import torch
 
         self.nbytes += tensor.numel() * tensor.element_size()
@@ -81,7 +81,7 @@ class Expectation:
         self._probed[name] = _Probed(sums, picked, numbers)
 
     def differences(self, reports: Sequence[Mapping[str, Any]], device: str) -> list[Difference]:
-        """What the workers of one server (its ranks) report otherwise, the most telling first."""
+        """Where the reports of one server's workers (its ranks) are not as they must be, most telling first."""
         found: dict[str, Difference] = {}
         for rank, report in enumerate(reports):
             on_rank = f" on rank {rank}" if len(reports) > 1 else ""
@@ -156,7 +156,7 @@ def _columns_agree(piece: Mapping[str, Any], expected: _Probed, rows: slice) -> 
 
 
 def _sums_agree(sums: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """False also for what is not finite, and for another number of rows."""
+    """Whether sums are equal within `tolerance`; not finite ones, or another number of them, are not."""
     if sums.shape != expected.shape:
         return False
     scale = expected.abs().clamp(min=float(expected.square().mean().sqrt()))
