@@ -99,7 +99,7 @@ class _Arrivals:
 
 
 def _reload_is_the_workers() -> bool:
-    """Whether vLLM's worker reloads layers itself, as before 0.25: no transfer engine sees the end of an update then."""
+    """Whether vLLM's worker reloads layers itself, as before 0.25; no transfer engine sees an update end then."""
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
     return not hasattr(WeightTransferEngine, "finish_weight_update")

@@ -99,7 +99,7 @@ def _check_plugin() -> None:
 
 
 def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
-    """Wait until a service of this machine has ended: why, and the log concerned. Both are empty when it was stopped."""
+    """Wait until a service of this machine has ended: why, and the log concerned; both empty when it was stopped."""
     assert address.folder is not None
     while (found := record.read(address.folder)) is not None and found.alive():
         time.sleep(0.3)

@@ -81,7 +81,7 @@ class Expectation:
         self._probed[name] = _Probed(sums, picked, numbers)
 
     def differences(self, reports: Sequence[Mapping[str, Any]], device: str) -> list[Difference]:
-        """Where the reports of one server's workers (its ranks) are not as they must be, most telling first."""
+        """Where reports of one server's workers (its ranks) are not as they must be, most telling first."""
         found: dict[str, Difference] = {}
         for rank, report in enumerate(reports):
             on_rank = f" on rank {rank}" if len(reports) > 1 else ""
