@@ -267,6 +267,7 @@ def test_a_server_of_another_version_is_refused_in_words(bench: Bench, monkeypat
         bench.engine(server)
     assert "ascent serve --stop NAME; ascent serve MODEL --name NAME" in str(refused.value)
     assert server.url in str(refused.value)
+    assert server.guard._state.holder is None, "who can't use it doesn't take it from others"
     assert server.controls == []
 
 

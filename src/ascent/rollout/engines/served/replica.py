@@ -84,6 +84,8 @@ class Replica:
 
     async def take(self, holder: Mapping[str, Any]) -> ReplicaStatus:
         """Take the server under this trainer's hold. ServerCallError has the code `held` when another has it."""
+        if self.status is None:
+            await self.hear()  # a server of another version is refused before it is taken
         body = {"holder": dict(holder), "hold": self._hold}
         return self._heard(await self.call("POST", "/ascent/hold", body, STATUS_SECONDS))
 

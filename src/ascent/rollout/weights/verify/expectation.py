@@ -61,7 +61,7 @@ class Expectation:
         self._probed: dict[str, _Probed] = {}
 
     def observe(self, name: str, tensor: Tensor) -> None:
-        """Keep what is needed of one tensor to recognise it: of a matrix, 36 bytes (in float32) for each of its rows."""
+        """Keep what it takes to recognise one tensor: of a matrix, 36 bytes (in float32) for each of its rows."""
         import torch
 
         self.nbytes += tensor.numel() * tensor.element_size()
@@ -81,7 +81,7 @@ class Expectation:
         self._probed[name] = _Probed(sums, picked, numbers)
 
     def differences(self, reports: Sequence[Mapping[str, Any]], device: str) -> list[Difference]:
-        """Where reports of one server's workers (its ranks) are not as they must be, most telling first."""
+        """Where the reports of one server's ranks are not as they must be, the most telling first."""
         found: dict[str, Difference] = {}
         for rank, report in enumerate(reports):
             on_rank = f" on rank {rank}" if len(reports) > 1 else ""
