@@ -26,7 +26,7 @@ class Communicator:
 
     def __init__(self, *, aborts: bool) -> None:
         self.available, self.disabled, self.comm = True, False, "comm"
-        self.ended = threading.Event()
+        self.waiting, self.ended = threading.Event(), threading.Event()
         self.calls: list[str] = []
         if aborts:
             self.destroy = self._abort
@@ -43,6 +43,7 @@ class Communicator:
 
     def broadcast(self, broken: threading.Event) -> None:
         if broken.is_set():
+            self.waiting.set()
             self.ended.wait()
         self.calls.append("sent")
 
@@ -76,7 +77,9 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.dies = False
+        self.dies = self.stuck = False
+        self.ended, self.dies_when = threading.Event(), threading.Event()
+        self.dies_when.set()
         self.posts: list[str] = []
 
     def get(self, route: str, *, timeout: float) -> Any:
@@ -84,7 +87,10 @@ class Server:
 
     def post(self, route: str, body: Any, *, timeout: float) -> Any:
         self.posts.append(route)
+        if self.stuck and route == "/update_weights":
+            self.ended.wait()
         if self.dies and route == "/update_weights":
+            assert self.dies_when.wait(10)
             raise ServerCallError(f"{route}: connection reset")
 
 
@@ -124,7 +130,7 @@ def test_a_group_that_lost_a_member_is_ended_and_the_next_delivery_works(bench: 
     servers = [Server("http://127.0.0.1:1"), Server("http://127.0.0.1:2")]
     assert deliver(transport, servers) == {}
     broken.set()
-    servers[1].dies = True
+    servers[1].dies, servers[1].dies_when = True, made[0].waiting
     began = time.monotonic()
     assert set(deliver(transport, servers)) == {"http://127.0.0.1:1", "http://127.0.0.1:2"}
     assert time.monotonic() - began < 5, "nobody waits for a collective that never ends"
@@ -142,6 +148,19 @@ def test_a_group_that_lost_a_member_is_ended_and_the_next_delivery_works(bench: 
     if not aborts:
         first.ended.set()  # by its own time limit
         until(lambda: first.calls == ["sent", "sent", "destroy"])
+
+
+def test_nothing_that_hangs_keeps_the_process_from_ending(bench: Any) -> None:
+    transport, broken, _, _ = bench
+    servers = [Server("http://127.0.0.1:1"), Server("http://127.0.0.1:2")]
+    before = set(threading.enumerate())
+    broken.set()
+    servers[0].stuck = servers[1].dies = True
+    assert len(deliver(transport, servers)) == 2
+    hanging = [thread for thread in threading.enumerate() if thread not in before]
+    assert any(thread.name == "ascent-weights" for thread in hanging)
+    assert all(thread.daemon for thread in hanging)
+    servers[0].ended.set()
 
 
 def test_workers_that_wait_for_a_group_that_never_was_are_given_up(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from ascent.rollout.weights.control import ControlPlane, ServerCallError
 from ascent.rollout.weights.transports.base import Named, api_of, update_body
 from ascent.rollout.weights.transports.chunks import Chunk, device_chunks
 from ascent.rollout.weights.transports.collective_api import CollectiveApi
-from ascent.rollout.weights.transports.collective_group import CollectiveGroup
+from ascent.rollout.weights.transports.collective_group import CollectiveGroup, in_daemon_thread
 from ascent.rollout.weights.update_api import UpdateApi
 
 if TYPE_CHECKING:
@@ -101,15 +101,13 @@ class CollectiveTransport:
         api = self._api_for(api_of(replicas[0]), self._chunk_bytes)
         group = self._group = CollectiveGroup(api, self._device, self.library)
         offset = 1
-        pool = ThreadPoolExecutor(len(replicas), thread_name_prefix="ascent-weights")
         calls: list[Future[Any]] = []
         for replica, size in zip(replicas, sizes, strict=True):
             body = {"init_info": api.worker_info(address, port, offset, world_size)}
-            calls.append(pool.submit(replica.post, "/init_weight_transfer_engine", body, timeout=self._timeout))
+            calls.append(self._call(replica, "/init_weight_transfer_engine", body))
             offset += size
         opened = group.open(address, port, world_size)
         done, _ = wait([opened, *calls], timeout=self._timeout, return_when=FIRST_EXCEPTION)
-        pool.shutdown(wait=False)
         for call in done:
             call.result()
         if opened not in done or len(done) <= len(calls):
@@ -118,20 +116,19 @@ class CollectiveTransport:
     def _send_chunk(self, replicas: Sequence[ControlPlane], chunk: Chunk) -> dict[str, Exception]:
         assert self._group is not None
         body = update_body(self._group.api.update_info(chunk))
-        pool = ThreadPoolExecutor(len(replicas), thread_name_prefix="ascent-weights")
-        calls = {
-            replica.url: pool.submit(replica.post, "/update_weights", body, timeout=self._timeout)
-            for replica in replicas
-        }
+        calls = {replica.url: self._call(replica, "/update_weights", body) for replica in replicas}
         sent = self._group.send(chunk)
         done, pending = wait([sent, *calls.values()], timeout=self._timeout, return_when=FIRST_EXCEPTION)
-        pool.shutdown(wait=False)
         errors = {url: error for url, call in calls.items() if call in done and (error := call.exception())}
         problem = sent.exception() if sent in done else None
         if not pending and not errors and problem is None:
             return {}
         reason = problem or next(iter(errors.values()), None) or TimeoutError(f"no end after {self._timeout:g} s")
         return self._broken(replicas, {url: e for url, e in errors.items() if isinstance(e, Exception)}, reason)
+
+    def _call(self, replica: ControlPlane, route: str, body: Mapping[str, Any]) -> Future[Any]:
+        """A call that may hang with its server's workers, and must not keep this process from ending then."""
+        return in_daemon_thread(lambda: replica.post(route, body, timeout=self._timeout), "ascent-weights")
 
     def _broken(
         self, replicas: Sequence[ControlPlane], errors: Mapping[str, Exception], reason: BaseException | None = None

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, cast
 
 from ascent import devices
@@ -39,11 +39,11 @@ class CollectiveGroup:
             self._communicator = self.api.open(address, port, world_size)
             check_usable(self._communicator, self._library)
 
-        return self._submit(join)
+        return self._submit(self._on_device(join))
 
     def send(self, chunk: Chunk) -> Future[Any]:
         """Broadcast a chunk; workers must be receiving."""
-        return self._submit(lambda: self.api.send(self._communicator, chunk))
+        return self._submit(self._on_device(lambda: self.api.send(self._communicator, chunk)))
 
     def abandon(self) -> None:
         """Free the communicator, and end what still waits in it where the library can (`CollectiveApi.ends_waiting`).
@@ -52,9 +52,7 @@ class CollectiveGroup:
         it ever does. Takes seconds at most, whatever the collective does.
         """
         if self.api.ends_waiting and self._communicator is not None:
-            aborting = threading.Thread(target=self._destroy, name="ascent-collective-abort", daemon=True)
-            aborting.start()
-            aborting.join(_ABORT_SECONDS)
+            wait([in_daemon_thread(self._destroy, "ascent-collective-abort")], timeout=_ABORT_SECONDS)
         else:
             self._submit(self._destroy)
         self._tasks.put(None)
@@ -69,6 +67,13 @@ class CollectiveGroup:
         except Exception as error:  # noqa: BLE001  # a library's own; there is nobody left who could mend it
             _log.warning("a group that was given up could not be freed: %s", error)
 
+    def _on_device(self, task: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            _set_device(self._device)
+            return task()
+
+        return run
+
     def _submit(self, task: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         self._tasks.put((task, future))
@@ -77,11 +82,21 @@ class CollectiveGroup:
     def _run(self) -> None:
         while (item := self._tasks.get()) is not None:
             task, future = item
-            try:
-                _set_device(self._device)
-                future.set_result(task())
-            except BaseException as error:  # noqa: BLE001  # it is the caller's, who asks the future
-                future.set_exception(error)
+            _settle(future, task)
+
+
+def in_daemon_thread(task: Callable[[], Any], name: str) -> Future[Any]:
+    """Run a task that may never end: an executor's threads would be waited for when the process ends."""
+    future: Future[Any] = Future()
+    threading.Thread(target=_settle, args=(future, task), name=name, daemon=True).start()
+    return future
+
+
+def _settle(future: Future[Any], task: Callable[[], Any]) -> None:
+    try:
+        future.set_result(task())
+    except BaseException as error:  # noqa: BLE001  # it is the caller's, who asks the future
+        future.set_exception(error)
 
 
 def _set_device(device: str) -> None:
