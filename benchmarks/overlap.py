@@ -131,14 +131,14 @@ def main() -> None:
         sys.exit("this benchmark needs two cores")
     quieten_transformers()
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
+    from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
     from ascent.rollout.service.running import running_service
     from ascent.rollout.service.settings import ServiceSettings
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = policy(Path(scratch) / "policy")
         engine = EngineSettings(str(folder), "float32", 128, 8 * args.prompts, kv_cache_bytes=256 * 2**20)
-        settings = ServiceSettings(engine, "cpu", transport=SHM_BACKEND, worker_extension=WORKER_EXTENSION)
+        settings = ServiceSettings(engine, "cpu", transport="shm", worker_extension=WORKER_EXTENSION)
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # the affinity below says where
         os.sched_setaffinity(0, {cores[0]})
         with running_service(settings, name=f"overlap-{os.getpid()}", log_folder=Path(scratch)) as address:

@@ -6,23 +6,37 @@ settled by `renamed`. What results is a plain configuration again, so the file i
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
+import pydantic_core
 import yaml
 
 from ascent import config_file, renamed
 from ascent.errors import InputError
 from ascent.sandbox.types import Level, Limits
-from ascent.tables import ALGORITHMS, ENGINES, REWARDS, unknown
+from ascent.tables import ALGORITHMS, ENGINES, REWARDS, TRANSPORTS, listed, nearest
 from ascent.tables import load as load_entry
 from ascent.trainer_fields import trainer_fields
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def _name_in(table: Mapping[str, str], *more: str) -> pydantic.AfterValidator:
+    """A value that must be a name of the table (`ascent.tables`), or one of `more`."""
+
+    def check(name: str) -> str:
+        known = [*more, *table]
+        if name not in known:
+            raise pydantic_core.PydanticCustomError(
+                "unknown_name", "should be {listed}{hint}", {"listed": listed(known), "hint": nearest(name, known)}
+            )
+        return name
+
+    return pydantic.AfterValidator(check)
 
 
 class Section(pydantic.BaseModel):
@@ -84,7 +98,7 @@ class RewardFunctionSection(Section):
     @classmethod
     def _known(cls, function: str) -> str:
         if ":" not in function and function not in REWARDS:
-            raise ValueError(f"{unknown(REWARDS)}, or module:attribute")
+            raise ValueError(f"should be {listed(REWARDS)}, or module:attribute{nearest(function, REWARDS)}")
         return function
 
 
@@ -120,13 +134,13 @@ class RolloutSection(Section):
     """The sampling engine."""
 
     mode: Literal["colocate", "server"] = "colocate"
-    engine: str = "vllm"  # or "transformers"
+    engine: Annotated[str, _name_in(ENGINES)] = "vllm"
     server: str | None = None  # with mode=server: a service's name or address; default: one of the run's own
     replicas: int = pydantic.Field(1, ge=1)  # servers of the run's own service
     tensor_parallel_size: int = pydantic.Field(1, ge=1)  # devices of one server
     server_devices: list[int] | None = None  # for the run's own service: indices of visible devices
     staleness: Literal[0, 1] = 0  # 1: the next generation is sampled while this one trains
-    transport: Literal["auto", "shm", "hccl", "npu_ipc", "nccl", "ipc"] = "auto"  # how weights reach the servers
+    transport: Annotated[str, _name_in(TRANSPORTS, "auto")] = "auto"  # how weights reach the servers
     verify: bool = True  # that the servers hold and compute with the weights that were sent
     max_restarts: int = pydantic.Field(5, ge=0)  # of servers, within restart_window_minutes
     restart_window_minutes: float = pydantic.Field(30, gt=0)
@@ -137,18 +151,11 @@ class RolloutSection(Section):
     prefix_caching: bool = True
     enforce_eager: bool | None = None  # default: eager on CPU and NPU, graphs on CUDA
 
-    @pydantic.field_validator("engine")
-    @classmethod
-    def _known_engine(cls, engine: str) -> str:
-        if engine not in ENGINES:
-            raise ValueError(unknown(ENGINES))
-        return engine
-
 
 class MemorySection(Section):
     """How a device's memory is shared."""
 
-    engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, for a colocated engine (not on CPU)
+    engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, where the training computes too (not on CPU)
     kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
 
 
@@ -201,7 +208,7 @@ def algorithm_section(given: Any) -> AlgorithmSection:
     keys = given if isinstance(given, dict) else {"name": given}
     name = keys.get("name", "grpo")
     if name not in ALGORITHMS:
-        raise ValueError(unknown(ALGORITHMS))
+        raise ValueError(f"should be {listed(ALGORITHMS)}")
     section: AlgorithmSection = load_entry(ALGORITHMS, name).model_validate(keys)
     return section
 
@@ -253,7 +260,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     problems += _contradictions(config)
     if problems:
         raise _refusal(path, problems)
-    if config.rollout.mode == "server" and config_file.get(source.values, "memory.engine_share") is not None:
+    own_devices = config.rollout.mode == "server" and config.rollout.server_devices is None
+    if own_devices and config_file.get(source.values, "memory.engine_share") is not None:
         notes.append("memory.engine_share is ignored with rollout.mode=server: servers have devices of their own")
     return _with_absolute_paths(config), notes
 
@@ -327,7 +335,7 @@ def _check_trainer(source: config_file.Source) -> list[str]:
     for key, value in source.values["trainer"].items():
         dotted = f"trainer.{key}"
         if key not in fields:
-            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{_nearest(key, fields)}")
+            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, fields)}")
             continue
         types = fields[key]
         wrong_bool = isinstance(value, bool) and types is not None and bool not in types
@@ -355,22 +363,19 @@ def _settle_algorithm(source: config_file.Source) -> list[str]:
     return problems
 
 
-def _nearest(key: str, known: Any) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def _explain(detail: Any, source: config_file.Source) -> str:
     """One pydantic error in our words, with its place."""
     parts = [str(part) for part in detail["loc"]]
     key = ".".join(parts)
     place = source.place(key)
     if detail["type"] == "extra_forbidden":
-        return f"{place}: {key}: unknown key{_nearest(parts[-1], _known_keys(parts[:-1]))}"
+        return f"{place}: {key}: unknown key{nearest(parts[-1], _known_keys(parts[:-1]))}"
     if detail["type"] == "missing":
         return f"{place}: {key} is required"
-    message = str(detail["msg"]).replace("Input should be", "should be").removeprefix("Value error, ")
-    return f"{place}: {key}: {message}, got {detail['input']!r}"
+    message, hint = str(detail["msg"]).replace("Input should be", "should be").removeprefix("Value error, "), ""
+    if detail["type"] == "unknown_name":
+        message, hint = "should be {listed}".format(**detail["ctx"]), detail["ctx"]["hint"]
+    return f"{place}: {key}: {message}, got {detail['input']!r}{hint}"
 
 
 def _known_keys(path: Sequence[str]) -> list[str]:

@@ -220,3 +220,11 @@ def test_every_key_is_documented() -> None:
 
     missing = [key for key in keys(config.RunConfig) if f"`{key}`" not in page]
     assert not missing
+
+
+def test_an_unknown_transport_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    content = "model: {path: m}\nrollout:\n  mode: server\n  transport: hcll\n"
+    told = refusal(tmp_path, content)
+    assert "run.yaml:4: rollout.transport: should be 'auto', 'hccl', 'nccl', 'npu_ipc', " in told
+    assert told.endswith(", got 'hcll'; did you mean 'hccl'?")
+    assert "rollout.transport: should be a valid string, got 3" in refusal(tmp_path, content, "rollout.transport=3")

@@ -28,6 +28,7 @@ ORDER = (
     ("config_file", "trainer_fields"),
     ("renamed", "tables"),
     ("types",),
+    ("tables",),
     ("sandbox",),
 )
 ANYWHERE = {"errors", "process"}  # standard library only

@@ -200,7 +200,7 @@ def sampler_over(engine: ServedEngine) -> Any:
     from ascent.training.step.sampler import Sampler
 
     nothing: Any = lambda *_: None  # noqa: E731
-    return Sampler(engine, NoTensors(), Agreement(Ranks(0, 1)), StepClock(), str, nothing, nothing)  # type: ignore[arg-type]
+    return Sampler(engine, NoTensors(), Agreement(Ranks(0, 1)), StepClock(), str, nothing, nothing)
 
 
 @pytest.mark.torch
@@ -304,6 +304,22 @@ def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:
     server.stop()
     with pytest.raises(EngineLostError, match="Cannot connect"):
         bench.engine(server)
+
+
+def test_a_server_of_another_version_is_refused_in_words(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = bench.server()
+    told = server.guard._status
+
+    def old() -> dict[str, Any]:
+        return {**told(), "schema": "ascent.replica/1"}
+
+    monkeypatch.setattr(server.guard, "_status", old)
+    with pytest.raises(InputError, match=r"another version of Ascent \(it speaks ascent\.replica/1, this ") as refused:
+        bench.engine(server)
+    assert "ascent serve --stop NAME; ascent serve MODEL --name NAME" in str(refused.value)
+    assert server.url in str(refused.value)
+    assert server.guard._state.holder is None, "who can't use it doesn't take it from others"
+    assert server.controls == []
 
 
 def test_proxies_of_the_environment_are_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,18 +224,52 @@ def test_sampling_needs_exactly_the_named_weights(door: Door) -> None:
     run(test)
 
 
-def test_begin_breaks_off_what_the_curious_sample(door: Door) -> None:
+def test_begin_breaks_off_what_others_sample(door: Door) -> None:
     async def test() -> None:
         hold = await door.hold()
         door.served.slow = True
-        curious = asyncio.ensure_future(door.call("POST", "/v1/completions", {}))
+        question = asyncio.ensure_future(door.call("POST", "/v1/completions", {}))
         await asyncio.sleep(0.01)
         assert (await door.call("GET", "/ascent/status"))[1]["running"] == 1
         status, _ = await door.call("POST", "/ascent/weights/begin", {"version": 1}, x_ascent_hold=hold)
         assert status == 200
-        status, content = await curious
+        status, content = await question
         assert (status, content["code"]) == (409, "updating")
         assert door.served.disconnected == 1
+
+    run(test)
+
+
+def test_calls_that_nobody_waits_for_any_more_are_told(tmp_path: Path) -> None:
+    clock = Clock()
+    door = Door(tmp_path, clock=clock)
+
+    async def stuck() -> float:
+        return float((await door.call("GET", "/ascent/status"))[1]["stuck_seconds"])
+
+    async def test() -> None:
+        hold = await door.hold()
+        door.served.slow = door.served.stubborn = True
+        loading = asyncio.ensure_future(door.call("POST", "/update_weights", {}, x_ascent_hold=hold))
+        await asyncio.sleep(0.01)
+        assert await stuck() == 0, "the trainer waits for it"
+        assert (await door.call("POST", "/ascent/weights/give_up", {}, x_ascent_hold="not it"))[0] == 409
+        assert (await door.call("POST", "/ascent/weights/give_up", {}, x_ascent_hold=hold))[0] == 200
+        await asyncio.sleep(0.02)
+        assert await stuck() >= 0.02
+        door.served.finish.set()
+        await loading
+        assert await stuck() == 0
+        door.served.finish.clear()
+        loading = asyncio.ensure_future(door.call("POST", "/update_weights", {}, x_ascent_hold=hold))
+        await asyncio.sleep(0.01)
+        assert await stuck() == 0, "another update"
+        clock.now += LEASE_SECONDS + 1  # the trainer is gone
+        assert await stuck() == 0
+        await asyncio.sleep(0.02)
+        assert await stuck() >= 0.02
+        door.served.finish.set()
+        await loading
 
     run(test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -21,12 +22,14 @@ import pytest
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
-from ascent.rollout.service import keeper, launch, record, server_process, watch
+from ascent.rollout.service import keeper, record, server_command, server_process, watch
+from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, lost
 from ascent.rollout.service.processes import group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
 from ascent.rollout.service.server_log import excerpt, last_line, log_text
 from ascent.rollout.service.server_process import Endpoint, ServerProcess
 from ascent.rollout.service.settings import ServiceSettings, check, from_json
+from ascent.rollout.service.status import status
 from ascent.rollout.service.watch import ReplicaWatch
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
 
@@ -37,7 +40,7 @@ import http.server, json, os, subprocess, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         status = int(open(sys.argv[2]).read()) if self.path == "/health" else 200
-        body = json.dumps({}).encode()
+        body = open(sys.argv[2] + ".guard", "rb").read() if self.path == "/ascent/status" else b"{}"
         self.send_response(status); self.send_header("content-length", str(len(body))); self.end_headers()
         self.wfile.write(body)
     def log_message(self, *args): pass
@@ -53,6 +56,8 @@ class Watched:
     def __init__(self, folder: Path, settings: ServiceSettings, command: list[str] | None = None) -> None:
         self.health = folder / "health"
         self.health.write_text("200")
+        self.guard = folder / "health.guard"
+        self.guard.write_text("{}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -153,6 +158,22 @@ def test_a_server_whose_engine_is_dead_is_restarted(watched: Callable[..., Watch
     server.health.write_text("200")
     server.until("ready", restarts=1)
     assert server.watch.record.why == "its engine is dead (/health answers 503)"
+
+
+def test_a_server_whose_workers_wait_for_nothing_is_restarted(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_STALL_PROBE", 0.1)
+    server = watched(replace(SETTINGS, stuck_after=3.0))
+    server.until("ready")
+    server.guard.write_text('{"stuck_seconds": 2.9}')
+    time.sleep(0.5)
+    assert server.watch.record.state == "ready"
+    server.guard.write_text('{"stuck_seconds": 3.1}')
+    wait_for(lambda: server.watch.record.state == "restarting")
+    server.guard.write_text("{}")
+    server.until("ready", restarts=1)
+    assert server.watch.record.why.startswith("its workers wait for weights that won't come")
 
 
 def test_too_many_restarts_are_a_failure(watched: Callable[..., Watched]) -> None:
@@ -303,6 +324,87 @@ def test_status_tells_and_removes(home: Path, capsys: pytest.CaptureFixture[str]
     assert "no service named 'dead'" in capsys.readouterr().err
 
 
+class OldService:
+    """The record of a service that an older version started, and a process in its supervisor's place."""
+
+    def __init__(self, name: str, url: str = "http://127.0.0.1:8123") -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        self.folder = record.claim(name)
+        replicas = [{"url": url, "log": "/l", "state": "ready", "pid": 1, "restarts": 0, "why": ""}]
+        pid, started = self.process.pid, start_ticks(self.process.pid)
+        old = {"schema": "ascent.service/1", "name": name, "pid": pid, "started": started, "replicas": replicas}
+        old |= {"model": "/models/tiny", "max_model_len": 64, "token": "s3cret", "transport": "ascent_shm"}
+        text = json.dumps({**old, "settings": {"engine": {"dtype": "float32"}}, "state": "ready", "why": ""})
+        (self.folder / "service.json").write_text(text)
+        os.utime(self.folder, (0, 0))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def old_service(home: Path) -> Iterator[OldService]:
+    made = OldService("old")
+    yield made
+    made.close()
+
+
+OLD = r"(?s)service old was started by another version of Ascent \(its record is ascent\.service/1, this version needs "
+OLD += r"ascent\.service/2\).*ascent serve --stop old; ascent serve /models/tiny --name old"
+
+
+def test_a_service_of_another_version_is_refused_by_name_and_by_url(old_service: OldService) -> None:
+    with pytest.raises(InputError, match=OLD):
+        find_service("old")
+    with pytest.raises(InputError, match=OLD):
+        find_by_urls(["http://localhost:8123/"])
+    assert find_by_urls(["http://127.0.0.1:8124"]) is None
+    with pytest.raises(InputError, match="a service named old is running"):
+        record.claim("old")
+    assert old_service.folder.exists(), "its folder is not taken away from it"
+    why = lost(ServiceAddress("old", ("http://127.0.0.1:8123",), "token", old_service.folder))
+    assert why is not None
+    assert "another version of Ascent" in why
+
+
+def test_a_service_of_another_version_is_shown_and_can_be_stopped(
+    old_service: OldService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascent.cli import main
+
+    assert main(["serve", "--status"]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(OLD, shown)
+    assert f"old: of another version; /models/tiny; process {old_service.process.pid}" in shown
+    assert main(["serve", "--status", "--json"]) == 1
+    told = capsys.readouterr().out
+    assert "s3cret" not in told
+    service = json.loads(told)["services"][0]
+    assert (service["name"], service["state"], service["record_schema"]) == ("old", "other version", "ascent.service/1")
+    threading.Thread(target=old_service.process.wait, daemon=True).start()  # reaps it, as its parent would
+    assert main(["serve", "--stop", "old"]) == 0
+    assert old_service.process.poll() == -signal.SIGTERM
+    assert not old_service.folder.exists()
+
+
+def test_what_a_dead_service_of_another_version_left_is_removed(old_service: OldService) -> None:
+    old_service.close()
+    with pytest.raises(InputError, match="no service named 'old' is running"):
+        find_service("old")
+    assert "gone (removed from the list)" in status().to_text()
+    assert not old_service.folder.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema": "ascent.service/1"}', '{"schema": "other/1", "pid": 1, "started": 1}']
+)
+def test_a_record_that_says_nothing_is_none(home: Path, content: str) -> None:
+    folder = record.claim("odd")
+    (folder / "service.json").write_text(content)
+    assert record.read_any(folder) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [
@@ -346,7 +448,7 @@ def test_the_command_and_environment_of_a_server(tmp_path: Path) -> None:
         worker_extension="x.Y",
         extra_arguments=("--seed", "1"),
     )
-    command = launch.server_command(settings, 8000)
+    command = server_command.server_command(settings, 8000)
     assert command[1:7] == ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "8000"]
     assert command[command.index("--weight-transfer-config") + 1] == '{"backend": "hccl"}'
     assert command[-2:] == ["--seed", "1"]
@@ -359,7 +461,7 @@ def test_the_command_and_environment_of_a_server(tmp_path: Path) -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
     }
-    environment = launch.server_environment(settings, 1, tmp_path / "token", outer)
+    environment = server_command.server_environment(settings, 1, tmp_path / "token", outer)
     assert environment["ASCEND_RT_VISIBLE_DEVICES"] == "6,7"
     assert environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert environment["VLLM_ASCEND_ENABLE_NZ"] == "0"

@@ -55,12 +55,12 @@ class Killer:
 @pytest.fixture
 def service(tiny_policy: Callable[..., Path], tmp_path: Path) -> Iterator[Any]:
     from ascent.rollout.engine import EngineSettings
-    from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
+    from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
     from ascent.rollout.service.running import running_service
     from ascent.rollout.service.settings import ServiceSettings
 
     engine = EngineSettings(str(tiny_policy()), "float32", 64, kv_cache_bytes=64 * 2**20)
-    settings = ServiceSettings(engine, "cpu", transport=SHM_BACKEND, worker_extension=WORKER_EXTENSION)
+    settings = ServiceSettings(engine, "cpu", transport="shm", worker_extension=WORKER_EXTENSION)
     with running_service(settings, name=f"kills-{os.getpid()}", log_folder=tmp_path) as address:
         yield address
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ascent.cli.verb import EXIT_GOOD, Verbs, add_verb, refuse_unfit, tell
 from ascent.errors import InputError
+from ascent.tables import TRANSPORTS
 
 
 def add(verbs: Verbs) -> None:
@@ -24,7 +25,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     verb.add_argument("--port", type=int, default=0, help="of the first server (default: free ports)")
     verb.add_argument("--api-key", metavar="KEY", help="better given as ASCENT_API_KEY, which nobody else can see")
-    transports = ["auto", "shm", "hccl", "npu_ipc", "nccl", "ipc"]
+    transports = ["auto", *TRANSPORTS]
     verb.add_argument("--transport", choices=transports, default="auto", help="how new weights come (default: auto)")
     verb.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="default: float32 on CPU")
     verb.add_argument("--max-model-len", type=int, metavar="TOKENS", help="prompt and completion; default: the model's")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ascent.errors import InputError
 from ascent.rewards.base import RewardFunction, RewardInputs
-from ascent.tables import REWARDS, load, unknown
+from ascent.tables import REWARDS, load, nearest
 
 
 def load_rewards(inputs: RewardInputs) -> list[RewardFunction]:
@@ -24,7 +24,10 @@ def load_rewards(inputs: RewardInputs) -> list[RewardFunction]:
 
 def _load(name: str, inputs: RewardInputs) -> RewardFunction:
     if ":" not in name and name not in REWARDS:
-        raise InputError(f"reward.functions: {name!r} {unknown(REWARDS)}", "Others are named as module:attribute.")
+        raise InputError(
+            f"reward.functions: unknown reward {name!r}{nearest(name, REWARDS)}",
+            f"Known: {', '.join(REWARDS)}; others are named as module:attribute.",
+        )
     found = load(REWARDS, name) if name in REWARDS else _attribute(name)
     function = found
     if inspect.isclass(found):

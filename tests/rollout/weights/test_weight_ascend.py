@@ -136,6 +136,7 @@ def test_hccl_a_server_that_dies_midway_is_an_error_for_all_and_the_other_gets_t
     """The last test with these servers."""
     sender = delivery("hccl", timeout=40.0)  # the other may wait in the broadcast until that ends by itself
     sender.deliver(pair, weights(1), 1)
+    first = sender._transport._group._communicator
 
     def deadly() -> Iterator[tuple[str, Any]]:
         for number, named in enumerate(weights(2)):
@@ -148,6 +149,7 @@ def test_hccl_a_server_that_dies_midway_is_an_error_for_all_and_the_other_gets_t
         sender.deliver(pair, deadly(), 2)
     report = sender.deliver(pair, weights(3), 3)
     assert set(report.failed) == {pair[1].url}
+    assert first.destroyed, "what the lost group held on the device is free again"
 
 
 def test_npu_ipc_reaches_a_server_on_the_same_device() -> None:

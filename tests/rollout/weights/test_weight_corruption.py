@@ -33,7 +33,7 @@ class Run:
         self.server = InProcessServer(folder, dtype)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.dtype = getattr(torch, dtype)
-        self.delivery = WeightDelivery(ShmTransport(dtype, CHUNK), dtype)
+        self.delivery = WeightDelivery(ShmTransport(dtype, chunk_bytes=CHUNK), dtype)
         self.version = 0
         self.random = random.Random(0)
         self.before: dict[str, Any] = {}
@@ -268,7 +268,9 @@ def test_without_verification_nothing_is_asked_of_the_worker(run: Run) -> None:
     from ascent.rollout.weights.delivery import WeightDelivery
     from ascent.rollout.weights.transports.shm import ShmTransport
 
-    plain = WeightDelivery(ShmTransport(str(run.dtype).removeprefix("torch."), CHUNK), "float32", verify=False)
+    plain = WeightDelivery(
+        ShmTransport(str(run.dtype).removeprefix("torch."), chunk_bytes=CHUNK), "float32", verify=False
+    )
     run.train()
     run.server.calls.clear()
     plain.deliver([run.server], run.model.named_parameters(), run.version)

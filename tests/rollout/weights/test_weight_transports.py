@@ -1,4 +1,4 @@
-"""Which transport is chosen, what the API generations are, how weights are cut, and what is refused; no engine."""
+"""What holds for each release of vLLM, how weights are cut, and what is refused; no engine."""
 
 from __future__ import annotations
 
@@ -10,57 +10,14 @@ from typing import Any
 
 import pytest
 
-from ascent.errors import InputError
 from ascent.rollout.engine import WeightSyncError
-from ascent.rollout.in_vllm.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
+from ascent.rollout.in_vllm.shared_memory import OpenedSegment, SegmentError, Slot, parse_slots
 from ascent.rollout.weights.control import ServerCallError
 from ascent.rollout.weights.delivery import WeightDelivery
-from ascent.rollout.weights.transports.choice import BACKENDS, choose, transport
-from ascent.rollout.weights.update_api import generation
-from ascent.rollout.weights.verify.canary import CanaryJudge
-
-SHARED = {"same_host": True, "shares_device": True}
-APART = {"same_host": True, "shares_device": False}
-ELSEWHERE = {"same_host": False, "shares_device": False}
-
-
-@pytest.mark.parametrize(
-    ("kind", "version", "place", "more", "name"),
-    [
-        ("cpu", "0.31.0", APART, {}, "shm"),
-        ("cpu", "0.23.0", SHARED, {}, "shm"),
-        ("npu", "0.23.0", APART, {}, "hccl"),
-        ("npu", "0.23.0", ELSEWHERE, {}, "hccl"),
-        ("npu", "0.23.0.post1", SHARED, {}, "shm"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True}, "npu_ipc"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "trainer_processes": 2}, "shm"),
-        ("npu", "0.23.0", SHARED, {"allows_pickled_handles": True, "tensor_parallel": 2}, "shm"),
-        ("npu", "0.29.0", APART, {}, "shm"),
-        ("cuda", "0.31.0", APART, {}, "nccl"),
-        ("cuda", "0.31.0", ELSEWHERE, {}, "nccl"),
-        ("cuda", "0.31.0", SHARED, {}, "shm"),
-        ("cuda", "0.31.0", SHARED, {"allows_pickled_handles": True}, "ipc"),
-    ],
-)
-def test_transport_fits_the_place(kind: str, version: str, place: Any, more: Any, name: str) -> None:
-    chosen = choose(kind, vllm_version=version, **place, **more)
-    assert chosen.name == name
-    assert len(chosen.reason) > 20
-
-
-@pytest.mark.parametrize(
-    ("kind", "version", "shares"), [("cpu", "0.31.0", False), ("npu", "0.23.0", True), ("npu", "0.29.0", False)]
-)
-def test_no_way_to_another_machine_is_said(kind: str, version: str, shares: bool) -> None:
-    with pytest.raises(InputError, match="can't reach servers on another machine"):
-        choose(kind, vllm_version=version, same_host=False, shares_device=shares)
-
-
-def test_every_backend_has_a_sender_and_others_are_refused() -> None:
-    for name, backend in BACKENDS.items():
-        assert transport(name, "bfloat16", "cpu").backend == backend
-    with pytest.raises(InputError, match="unknown transport 'carrier_pigeon'"):
-        transport("carrier_pigeon", "bfloat16", "cpu")
+from ascent.rollout.weights.transports.choice import transport
+from ascent.rollout.weights.transports.shm_segments import Segment
+from ascent.rollout.weights.update_api import update_api
+from ascent.rollout.weights.verify.canary import CanaryTolerance
 
 
 @pytest.mark.parametrize(
@@ -77,8 +34,8 @@ def test_every_backend_has_a_sender_and_others_are_refused() -> None:
         ("1.0.0.dev3", {}, {"weight_version": "7"}, True, True),
     ],
 )
-def test_generations(version: str, start: Any, finish: Any, stateful: bool, reports: bool) -> None:
-    made = generation(version)
+def test_what_holds_for_each_release(version: str, start: Any, finish: Any, stateful: bool, reports: bool) -> None:
+    made = update_api(version)
     assert made.start_body() == start
     assert made.finish_body(7) == finish
     assert made.stateful_trainer is stateful
@@ -88,9 +45,9 @@ def test_generations(version: str, start: Any, finish: Any, stateful: bool, repo
 @pytest.mark.parametrize(
     ("version", "message"), [("0.21.0", "from 0.22 on"), ("", "not a version"), ("x", "not a ver")]
 )
-def test_unknown_generations_are_refused(version: str, message: str) -> None:
+def test_releases_that_are_too_old_or_none_are_refused(version: str, message: str) -> None:
     with pytest.raises(WeightSyncError, match=message):
-        generation(version)
+        update_api(version)
 
 
 GOOD = {"name": "w", "dtype": "float32", "shape": [4, 4], "offset": 0}
@@ -181,10 +138,10 @@ def test_no_room_is_said_with_what_to_do() -> None:
 
 
 def test_a_living_trainers_segment_is_left_alone() -> None:
-    from ascent.rollout.in_vllm.shared_memory import remove_stale
+    from ascent.rollout.weights.transports.shm_segments import remove_stale
 
     code = (
-        "from ascent.rollout.in_vllm.shared_memory import Segment\n"
+        "from ascent.rollout.weights.transports.shm_segments import Segment\n"
         "import sys\n"
         "segment = Segment(4096)\n"
         "print(segment.name, flush=True)\n"
@@ -253,21 +210,21 @@ def test_a_server_without_the_extension_is_told_what_to_do() -> None:
 
 
 def test_canary_learns_what_is_usual_and_no_more() -> None:
-    judge = CanaryJudge("float32")
-    assert judge.judge(0.01).agrees, "nothing is known yet"
-    assert not judge.judge(0.045).agrees, "more than four times what was usual"
-    assert judge.judge(0.039).agrees
-    first = judge.judge(0.01).allowed
+    tolerance = CanaryTolerance("float32")
+    assert tolerance.check(0.01).agrees, "nothing is known yet"
+    assert not tolerance.check(0.045).agrees, "more than four times what was usual"
+    assert tolerance.check(0.039).agrees
+    first = tolerance.check(0.01).allowed
     for _ in range(100):
-        result = judge.judge(0.02)
+        result = tolerance.check(0.02)
     assert first < result.allowed <= 0.05, "grows, but not beyond its ceiling"
-    assert not judge.judge(float("nan")).agrees
-    assert not judge.judge(float("inf")).agrees
-    quiet = CanaryJudge("bfloat16")
+    assert not tolerance.check(float("nan")).agrees
+    assert not tolerance.check(float("inf")).agrees
+    quiet = CanaryTolerance("bfloat16")
     for _ in range(10):
-        assert quiet.judge(1e-6).agrees
-    assert quiet.judge(0.015).agrees, "below the floor nothing is alarming"
-    assert not CanaryJudge("float32").judge(0.2).agrees, "the first one too"
+        assert quiet.check(1e-6).agrees
+    assert quiet.check(0.015).agrees, "below the floor nothing is alarming"
+    assert not CanaryTolerance("float32").check(0.2).agrees, "the first one too"
 
 
 @pytest.mark.torch
@@ -314,7 +271,7 @@ def test_shared_chunks_hold_every_tensor_once_in_two_segments(
             alive.discard(self.name)
 
     monkeypatch.setattr(shm_sender, "Segment", Counted)
-    made = shm_sender.ShmTransport("bfloat16", chunk_bytes)
+    made = shm_sender.ShmTransport("bfloat16", chunk_bytes=chunk_bytes)
     assert made.send([Reader()], iter(walk), lambda name, tensor: None) == {}
     assert list(read) == [name for name, _ in walk]
     for name, tensor in walk:

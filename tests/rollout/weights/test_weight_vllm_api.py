@@ -1,6 +1,6 @@
 """What the installed vLLM takes: every payload and argument of `nccl` and `ipc` fits its own classes; no device.
 
-The other generation, vLLM 0.23 and vllm-ascend, is checked in tests/environment/test_contracts.py.
+The interface of vLLM 0.23 and vllm-ascend is checked in tests/environment/test_contracts.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ascent.rollout.weights.update_api import generation
+from ascent.rollout.weights.update_api import update_api
 
 pytestmark = pytest.mark.torch
 
@@ -28,9 +28,9 @@ def chunk() -> Any:
 def api() -> Any:
     import vllm
 
-    from ascent.rollout.weights.transports.collective_api import collective_api
+    from ascent.rollout.weights.transports.nccl import NcclTransport
 
-    return collective_api("nccl", generation(vllm.__version__), 1 << 20)
+    return NcclTransport("bfloat16", "cuda:0")._api_for(update_api(vllm.__version__), 1 << 20)
 
 
 def test_nccl_payloads_are_what_the_worker_parses(chunk: Any) -> None:
@@ -74,7 +74,7 @@ def test_ipc_sends_through_the_librarys_own_trainer(chunk: Any, monkeypatch: pyt
     import torch
     import vllm
 
-    from ascent.rollout.weights.transports import device_ipc
+    from ascent.rollout.weights.transports import device_ipc, ipc
 
     ipc_engine: Any = importlib.import_module("vllm.distributed.weight_transfer.ipc_engine")
 
@@ -100,8 +100,8 @@ def test_ipc_sends_through_the_librarys_own_trainer(chunk: Any, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
     sent: list[dict[str, Any]] = []
-    device_ipc._send_stateful(chunk, 64, sent.append)
-    assert generation(vllm.__version__).stateful_trainer
+    ipc._send_stateful(chunk, 64, sent.append)
+    assert update_api(vllm.__version__).stateful_trainer
     assert sent[0]["names"] == ["a.weight", "b.bias"]
     body = device_ipc._over_http(sent[0])
     assert pickle.loads(base64.b64decode(body["ipc_handles_pickled"])) == {"gpu-0": ("handle",)}  # noqa: S301

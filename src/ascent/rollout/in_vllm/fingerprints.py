@@ -45,7 +45,7 @@ def fingerprint(name: str, tensor: Tensor) -> str:
 
 
 def _digested(words: Tensor) -> bytes:
-    """The folded lanes of 32-bit words."""
+    """The lanes of `words` (32 bits each), folded as the head of this module says, as bytes."""
     if _on_host(words):
         return _digested_on_host(words)
     import torch
@@ -58,7 +58,8 @@ def _digested(words: Tensor) -> bytes:
 
 
 def _digested_on_host(words: Tensor) -> bytes:
-    """NumPy uses one thread and never waits for another: torch's would, on a machine that is busy sampling."""
+    """The same as `_digested`, with NumPy: it uses one thread, and never waits for others as torch's threads would on a
+    machine that is busy sampling."""
     import numpy as np
 
     blocks, groups = _counts(words.numel())

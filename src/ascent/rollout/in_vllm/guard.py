@@ -1,4 +1,4 @@
-"""The door of a sampling server: an ASGI middleware that vLLM loads. Standard library only.
+"""Decides which requests reach a sampling server: an ASGI middleware that vLLM loads. Standard library only.
 
 vLLM's own API key leaves its control routes open (`/update_weights`, `/collective_rpc`, `/sleep`, ...). Here everything
 but `/health` needs the service's token. What isn't known to be harmless also needs the hold of whoever trains with the
@@ -12,7 +12,9 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,27 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+STATUS_KIND = "ascent.replica/"
+SCHEMA = f"{STATUS_KIND}2"  # of the status; raised whenever a trainer of one version can't use a server of another
 SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, token_file, open_metrics
 HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
 CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
 GENERATE = "/inference/v1/generate"
-# for the curious: sampling with the token alone, as long as the weights are whole
+GIVE_UP = "/ascent/weights/give_up"  # of the holder: the weights that it began won't come; it may begin others
+# OpenAI's routes: people may ask a running service something with the token alone, as long as its weights are whole
 _PLAIN_SAMPLING = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
 _HARMLESS = {"/v1/models", "/version", "/tokenize", "/detokenize", "/metrics", "/load"}
 _DRAIN_SECONDS = 30.0
 _LARGEST_BODY = 64 * 1024  # of a request to the guard itself
+
+
+@dataclass(eq=False, slots=True)
+class _ControlCall:
+    """A call to one of vLLM's control routes while it runs."""
+
+    hold: str
+    given_up: bool = False  # by the holder: what it waits for won't come
 
 
 class Guard:
@@ -49,9 +62,11 @@ class Guard:
         self._state = state or ReplicaState()
         self._running: set[asyncio.Event] = set()  # one for each request that is sampling; set to break it off
         self._drained = asyncio.Event()
+        self._controls: set[_ControlCall] = set()
+        self._stuck_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection."""
+        """Answer one connection, or pass it on to vLLM."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -77,6 +92,7 @@ class Guard:
                 return await self._sample(scope, receive, send)
             if path not in _HARMLESS:
                 self._state.check_hold(hold)
+                return await self._control(hold, scope, receive, send)
         except RefusedError as refused:
             return await _answer(send, 409, {"code": refused.code, "error": str(refused), **refused.facts})
         except _BadRequestError as error:
@@ -104,6 +120,10 @@ class Guard:
             await self._begin(hold, _version(body.get("version")))
         elif path == "/ascent/weights/commit":
             self._state.commit(hold, _version(body.get("version")))
+        elif path == GIVE_UP:
+            self._state.check_hold(hold)
+            for call in self._controls:
+                call.given_up = True
         else:
             raise _BadRequestError(f"{path}: no such route", 404)
         return self._status()
@@ -115,8 +135,11 @@ class Guard:
         return self._state.take(holder, hold)
 
     async def _begin(self, hold: str, version: int) -> None:
-        """Close the door and wait until nothing is sampled any more. What still runs is broken off: the holder begins
-        only when its own completions are finished, so it belongs to the curious or to nobody."""
+        """Refuse sampling from now on, and wait until nothing is sampled any more.
+
+        Requests that are running are broken off: the holder begins an update only when its own completions are
+        finished, so these are somebody's questions over OpenAI's routes.
+        """
         self._state.begin(hold, version)
         self._drained.clear()
         for broken_off in self._running:
@@ -128,6 +151,28 @@ class Guard:
             self._state.abandon(hold)
             count = len(self._running)
             raise RefusedError("running", f"{count} requests are still running after {_DRAIN_SECONDS:g} s") from None
+
+    async def _control(self, hold: str, scope: Scope, receive: Receive, send: Send) -> None:
+        call = _ControlCall(hold)
+        self._controls.add(call)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._controls.discard(call)
+
+    def _stuck_seconds(self) -> float:
+        """For how long a control call has been running that nobody waits for any more; 0 when there is none.
+
+        Such a call may never end: a worker that waits for a broadcast whose other members are gone. Counted from the
+        first look on, since nothing tells the guard when a hold runs out.
+        """
+        stuck = any(call.given_up or not self._state.is_held_under(call.hold) for call in self._controls)
+        if not stuck:
+            self._stuck_since = None
+            return 0.0
+        now = time.monotonic()
+        self._stuck_since = now if self._stuck_since is None else self._stuck_since
+        return now - self._stuck_since
 
     async def _sample(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, so that `_begin` can break it off (vLLM is then told that the client went away)."""
@@ -162,7 +207,7 @@ class Guard:
     def _status(self) -> dict[str, Any]:
         state = self._state
         return {
-            "schema": "ascent.replica/1",
+            "schema": SCHEMA,
             "model": self._model,
             "max_model_len": self._max_model_len,
             "incarnation": state.incarnation,
@@ -170,6 +215,7 @@ class Guard:
             "holder": state.holder,
             "lease_seconds": LEASE_SECONDS,
             "running": len(self._running),
+            "stuck_seconds": self._stuck_seconds(),
             "vllm": getattr(sys.modules.get("vllm"), "__version__", None),
             "sampling_parameters": _sampling_parameters(),
         }

@@ -3,6 +3,17 @@
 It lives inside the server's process, so a restarted server starts with no holder and no weights. A hold is a lease: who
 stops renewing it loses it, and the server is free again. Weights belong to the hold under which they came: another
 holder finds `none`, however the last one numbered its versions; who takes the server again finds them as they were.
+
+A training A, then a training B, with one server:
+
+    what happens                        weights        then sampling
+    the server starts                   none           nobody holds it: refused (`hold`)
+    A takes it, begins version 1        updating, 1    refused (`weights`): they may be torn
+    A commits version 1                 ready, 1       A asks for version 1: yes; for version 2: refused (`weights`)
+    A begins version 2, and is killed   updating, 2    refused: half of them may be version 1's
+    15 s later A's lease ends; B takes  updating, 2    refused: whose weights these are doesn't matter, they may be torn
+    B begins and commits its version 1  ready, 1       B asks for version 1: yes, and these are B's own
+    B releases it, A takes it again     none           A asks for its version 1: refused, although the number fits
 """
 
 from __future__ import annotations
@@ -76,10 +87,14 @@ class ReplicaState:
         self.check_hold(hold)
         self._lease = None
 
+    def is_held_under(self, hold: str) -> bool:
+        """Whether `hold` is the one under which the server is held."""
+        return self.holder is not None and self._lease is not None and _same(hold, self._lease.hold)
+
     def check_hold(self, hold: str) -> None:
         """Raise RefusedError `hold` unless `hold` is the one under which the server is held."""
         holder = self.holder
-        if self._lease is None or not _same(hold, self._lease.hold):
+        if not self.is_held_under(hold):
             why = "nobody holds this server" if holder is None else f"this server is held by {_named(holder)}"
             raise RefusedError("hold", f"{why}; a hold is needed, and this is not it")
 

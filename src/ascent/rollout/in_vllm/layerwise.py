@@ -1,5 +1,19 @@
 """What an update needs around vLLM's layer-wise reload, which holds weights back until their layer is complete.
 
+A layer `qkv` is fused from q, k and v, and vLLM packs it for its matrix library. An update arrives in two chunks of
+shared memory, the second of which is written where the first one lay:
+
+    initialize_layerwise_reload   qkv's packed weight is put aside, and its parameters are made anew without memory
+    chunk 1 brings q and k        v is missing, so vLLM only notes "load q, load k later". It keeps the tensors that it
+                                  was given, and these are views of chunk 1's memory
+    keep_what_waits               q and k are copied, because the trainer is about to write chunk 2 over them
+    chunk 2 brings v              qkv is complete: vLLM makes room, loads the copies of q and k, then v, and packs them
+    finalize_layerwise_reload     a layer that got nothing takes its old weight back
+
+When an update breaks off after chunk 1, "load q, load k later" stays behind. The next update would find the layer begun
+already, and load the old q and k beside the new v. So every update begins with `end_left_over`; what that makes of half
+a layer is replaced by the new weights.
+
 Loaded inside vLLM's processes: the standard library, torch and vllm only.
 """
 

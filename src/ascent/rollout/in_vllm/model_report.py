@@ -46,7 +46,11 @@ class Piece:
 
 
 def model_report(model: Any, sent: dict[str, Sent], seed: str, dtype: str) -> dict[str, Any]:
-    """JSON: see the module. `sent` are the checkpoint's parameters as they came in."""
+    """The report that this module's head describes, as plain JSON.
+
+    `sent` holds the checkpoint's parameters as they came in, by name; `seed` draws the probes' input; `dtype` is what
+    the model computes in.
+    """
     names = _model_names(model, list(sent))
     read_back: dict[str, str] = {}
     probes: list[dict[str, Any]] = []
@@ -165,7 +169,7 @@ def _has_forward(path: str, layer: Any) -> bool:
 
 
 def _read_back(layer: Any, piece: Piece, sent: dict[str, Sent]) -> dict[str, str]:
-    """Nothing when the parameter is packed away, or only a part of it lies here."""
+    """The fingerprint of a parameter as it lies here; nothing when it is packed away, or only a part of it is here."""
     parameter = getattr(layer, piece.kind)
     if parameter is None or not piece.whole or parameter.numel() == 0:
         return {}
@@ -176,7 +180,7 @@ def _read_back(layer: Any, piece: Piece, sent: dict[str, Sent]) -> dict[str, str
 
 
 def _as_sent(parameter: torch.Tensor, sent: Sent) -> torch.Tensor:
-    """In the dtype it came in: an engine that widened a parameter holds the same values."""
+    """A parameter in the dtype in which it was sent: an engine that widened it holds the same values."""
     tensor = parameter.detach().to(getattr(torch, sent.dtype))
     return tensor if sent.on_device else tensor.cpu()
 
@@ -196,7 +200,7 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
     else:  # a part of an embedding, which lies here as it is
         outputs = torch.nn.functional.linear(given, layer.weight).cpu()
     exact = dtype != "float32" or device.type == "cpu"  # elsewhere float32 products may be rounded to fewer bits
-    here = [column for column in columns if exact and first <= column < end]
+    on_this_rank = [column for column in columns if exact and first <= column < end]
     found = []
     for piece in pieces:
         rows = outputs[:, piece.rows[0] : piece.rows[1]]
@@ -208,8 +212,8 @@ def _probed(path: str, layer: Any, pieces: list[Piece], seed: str, dtype: str) -
                 "first_row": piece.first_row,
                 "partial": piece.by_input,
                 "signs": dense,
-                "columns": here,
-                "columns_digest": probe.columns_digest(rows[[1 + columns.index(column) for column in here]]),
+                "columns": on_this_rank,
+                "columns_digest": probe.columns_digest(rows[[1 + columns.index(column) for column in on_this_rank]]),
             }
         )
     return found

@@ -1,20 +1,18 @@
-"""Shared memory between a trainer and the servers on its machine: created, filled, checked, removed.
+"""Shared memory between a trainer and the servers on its machine: what lies where in it, and how a server reads it.
 
-A segment is a file in /dev/shm that only its owner can open. The owner keeps a lock on it while it lives: a segment
-without a lock belongs to a process that died, and is removed by the next one. Nothing in a segment is executed or
-unpickled; what lies where is told apart, in JSON, and is checked against the segment's size before it is read.
+A segment is a file in /dev/shm that only its user can open. The trainer makes, fills and removes it
+(`rollout/weights/transports/shm_segments.py`); a server maps it for reading. Nothing in a segment is executed or
+unpickled; what lies where is told beside it, in JSON, and is checked against the segment's size before it is read.
 
 Loaded inside vLLM's processes: the standard library and torch only.
 """
 
 from __future__ import annotations
 
-import fcntl
 import math
 import mmap
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-_FOLDER = Path("/dev/shm")
-_PREFIX = "ascent-weights-"
-_NAME = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}")
+FOLDER = Path("/dev/shm")
+PREFIX = "ascent-weights-"
+_NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}")
 _ALIGNMENT = 64  # bytes; wide vector loads
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 _LONGEST_NAME = 1024
@@ -56,36 +54,6 @@ def aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-class Segment:
-    """A segment that this process owns."""
-
-    def __init__(self, size: int) -> None:
-        """Create it with `size` bytes, all of them reserved. Raises SegmentError when there is no room."""
-        self.name = _PREFIX + secrets.token_hex(16)
-        self._path = _FOLDER / self.name
-        self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(self._file, 0, size)  # a write into an unreserved page would kill the process
-            self._map = mmap.mmap(self._file, size)
-        except OSError as error:
-            os.unlink(self._path)
-            os.close(self._file)
-            raise SegmentError(_no_room(size, error)) from error
-        self.size = size
-
-    def tensor(self, slot: Slot) -> Tensor:
-        """The memory of `slot`, to be written."""
-        return _tensor(self._map, slot)
-
-    def close(self) -> None:
-        """Remove it. Processes that have it mapped keep their mapping."""
-        if self._file >= 0:
-            self._path.unlink(missing_ok=True)
-            os.close(self._file)
-            self._file = -1
-
-
 class OpenedSegment:
     """A segment of another process of this user, read only."""
 
@@ -94,7 +62,7 @@ class OpenedSegment:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SegmentError(f"not the name of a segment: {name!r:.80}")
         try:
-            file = os.open(_FOLDER / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             raise SegmentError(
                 f"segment {name} can't be opened ({error.strerror}): the trainer must run on this machine, as this "
@@ -115,7 +83,7 @@ class OpenedSegment:
 
     def tensor(self, slot: Slot) -> Tensor:
         """The values of `slot`; valid until the owner fills the segment anew."""
-        return _tensor(self._map, slot)
+        return tensor_at(self._map, slot)
 
 
 def parse_slots(described: Any, size: int) -> list[Slot]:
@@ -156,27 +124,8 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 48
 
 
-def remove_stale() -> list[str]:
-    """Remove this user's segments whose owners died; their names."""
-    removed = []
-    for path in _FOLDER.glob(_PREFIX + "*"):
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:  # another user's, or gone by now
-            continue
-        try:
-            if os.fstat(file).st_uid == os.geteuid():
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
-                removed.append(path.name)
-        except BlockingIOError:  # its owner lives
-            pass
-        finally:
-            os.close(file)
-    return removed
-
-
-def _tensor(memory: mmap.mmap, slot: Slot) -> Tensor:
+def tensor_at(memory: mmap.mmap, slot: Slot) -> Tensor:
+    """The memory of one slot as a tensor, without a copy."""
     import torch
 
     count = math.prod(slot.shape)
@@ -188,12 +137,3 @@ def _tensor(memory: mmap.mmap, slot: Slot) -> Tensor:
 
 def _itemsize(dtype: str) -> int:
     return {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2}.get(dtype, 1)
-
-
-def _no_room(size: int, error: OSError) -> str:
-    room = os.statvfs(_FOLDER)
-    free = room.f_bavail * room.f_frsize
-    return (
-        f"no shared memory of {size / 2**20:.0f} MiB ({error.strerror}): /dev/shm has {free / 2**20:.0f} MiB free. "
-        "In a container, start it with a larger one (docker run --shm-size=1g), or lower the chunk size"
-    )

@@ -83,7 +83,7 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInitInfo, ShmUpdateInfo]):
 
     @staticmethod
     def trainer_send_weights(iterator: Iterator[tuple[str, torch.Tensor]], trainer_args: Any) -> None:
-        """vLLM up to 0.27 asks for this; the trainer's side is `shm_sender`."""
+        """vLLM up to 0.27 asks for this; the trainer's side is `rollout/weights/transports/shm.py`."""
         raise NotImplementedError("weights are sent by ascent.rollout.weights.delivery")
 
 

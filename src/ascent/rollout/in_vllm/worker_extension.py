@@ -27,31 +27,31 @@ class AscentWorkerExtension:
     """Mixed into vLLM's worker class; names begin with `ascent_` so as not to meet vLLM's."""
 
     def ascent_begin_update(self) -> dict[str, Any]:
-        """Begin to record what enters the model's `load_weights`."""
+        """Watch from now on what enters the model's `load_weights`."""
         model = self._ascent_model()
         if not getattr(self, "_weight_update_active", False):
             layerwise.end_left_over(model, self.model_config)  # type: ignore[attr-defined]
         device = str(self.device)  # type: ignore[attr-defined]  # an update that was given up may leave a model on meta
-        recorder = _Recorder(model, device)
-        self.ascent_recorder = recorder
-        model.load_weights = recorder.load
+        arrivals = _Arrivals(model, device)
+        self.ascent_arrivals = arrivals
+        model.load_weights = arrivals.load
         return {"device": device, "dtype": self._ascent_dtype(), "incarnation": _INCARNATION}
 
     def ascent_end_update(self, request: str) -> dict[str, Any]:
         """The fingerprints of what came in, and the probes of the model. `request`: JSON with `seed`."""
         seed = str(json.loads(request)["seed"])
         model = self._ascent_model()
-        recorder: _Recorder | None = getattr(self, "ascent_recorder", None)
-        if recorder is None:
+        arrivals: _Arrivals | None = getattr(self, "ascent_arrivals", None)
+        if arrivals is None:
             return {"error": "no update was begun"}
-        recorder.remove()
-        if recorder.device.startswith("cpu") and tied_head.is_packed(model) and _reload_is_the_workers():
+        arrivals.remove()
+        if arrivals.device.startswith("cpu") and tied_head.is_packed(model) and _reload_is_the_workers():
             tied_head.pack_again(model)
         with torch.no_grad():
-            report = model_report(model, recorder.seen, seed, self._ascent_dtype())
-        fingerprints = {name: sent.fingerprint for name, sent in recorder.seen.items()}
-        not_loaded = sorted({*recorder.not_loaded(), *report.pop("parts_not_sent")})
-        return {"fingerprints": fingerprints, "twice": sorted(recorder.twice), "not_loaded": not_loaded, **report}
+            report = model_report(model, arrivals.seen, seed, self._ascent_dtype())
+        fingerprints = {name: sent.fingerprint for name, sent in arrivals.seen.items()}
+        not_loaded = sorted({*arrivals.not_loaded(), *report.pop("parts_not_sent")})
+        return {"fingerprints": fingerprints, "twice": sorted(arrivals.twice), "not_loaded": not_loaded, **report}
 
     def _ascent_model(self) -> Any:
         return self.model_runner.model  # type: ignore[attr-defined]  # vLLM's worker has it
@@ -60,7 +60,7 @@ class AscentWorkerExtension:
         return str(self.model_config.dtype).removeprefix("torch.")  # type: ignore[attr-defined]
 
 
-class _Recorder:
+class _Arrivals:
     """Stands before a model's `load_weights` and fingerprints each tensor that passes."""
 
     def __init__(self, model: Any, device: str) -> None:
@@ -73,7 +73,7 @@ class _Recorder:
         model.__dict__.pop("load_weights", None)  # one of an update that was given up
 
     def load(self, weights: Iterable[Named], *args: Any, **kwargs: Any) -> Any:
-        """The model's own `load_weights`, seen from outside."""
+        """Takes the place of the model's own `load_weights`, and calls it."""
         loaded = type(self._model).load_weights(self._model, self._passing(weights), *args, **kwargs)
         self.loaded = None if self.loaded is None or loaded is None else self.loaded | set(loaded)
         return loaded
@@ -99,7 +99,7 @@ class _Recorder:
 
 
 def _reload_is_the_workers() -> bool:
-    """vLLM before 0.25: no transfer engine sees the end of an update."""
+    """Whether vLLM's worker reloads layers itself, as before 0.25; no transfer engine sees an update end then."""
     from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
     return not hasattr(WeightTransferEngine, "finish_weight_update")

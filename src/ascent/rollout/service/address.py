@@ -13,7 +13,7 @@ from ascent.rollout.service import record
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """`folder` is the service's own on this machine; None for one on another machine, of which only its servers are
-    known. `transport` (vLLM's name of it) and `dtype` are None where they are unknown."""
+    known. `transport` (a name of `ascent.tables.TRANSPORTS`) and `dtype` are None where they are unknown."""
 
     name: str
     urls: tuple[str, ...]
@@ -32,25 +32,34 @@ def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
 
 
 def find_service(name: str) -> ServiceAddress:
-    """The service of this name on this machine. Raises InputError when there is none that lives."""
+    """The service of this name on this machine. Raises InputError when none of this name runs, or one that another
+    version of Ascent started."""
     folder = record.services_folder() / name
-    found = record.read(folder)
+    found = record.read_any(folder)
     if found is None or not found.alive():
         names = [each.name for _, each in record.read_all() if each is not None and each.alive()]
         raise InputError(
             f"no service named {name!r} is running on this machine",
             f"Running: {', '.join(names)}" if names else "Start one: ascent serve MODEL",
         )
+    if isinstance(found, record.OtherVersion):
+        raise InputError(found.in_words(), found.mend())
     if found.state == "failed":
         raise InputError(f"service {name} has failed: {found.why}", f"Its logs: {_logs(found)}")
     return from_record(folder, found)
 
 
 def find_by_urls(urls: Sequence[str]) -> ServiceAddress | None:
-    """The service of this machine that has these servers; None when there is none."""
+    """The service of this machine that has these servers; None when there is none. Raises InputError when another
+    version of Ascent started it."""
     wanted = {url.rstrip("/").replace("://localhost:", "://127.0.0.1:") for url in urls}
     for folder, found in record.read_all():
-        if found is not None and found.alive() and wanted == {replica.url for replica in found.replicas}:
+        if found is None or not found.alive():
+            continue
+        if isinstance(found, record.OtherVersion):
+            if wanted <= set(found.urls):
+                raise InputError(found.in_words(), found.mend())
+        elif wanted == {replica.url for replica in found.replicas}:
             return from_record(folder, found)
     return None
 
@@ -69,9 +78,11 @@ def lost(address: ServiceAddress) -> str | None:
     """Why a service on this machine won't come back by itself; None while it may."""
     if address.folder is None:
         return None
-    found = record.read(address.folder)
+    found = record.read_any(address.folder)
     if found is None:
         return f"service {address.name} was stopped"
+    if isinstance(found, record.OtherVersion):
+        return f"{found.in_words()} meanwhile"
     if found.state == "failed":
         return f"service {address.name} failed: {found.why}. Its logs: {_logs(found)}"
     if not found.alive():

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,9 +23,11 @@ from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service.address import ServiceAddress
 from ascent.rollout.service.record import name_for
 from ascent.rollout.service.running import ServiceStartError, running_service, wait_until_it_ends
+from ascent.rollout.service.server_command import allows_pickled_handles
 from ascent.rollout.service.server_log import excerpt
 from ascent.rollout.service.settings import ServiceSettings, check, is_loopback
-from ascent.rollout.weights.transports.choice import BACKENDS, choose
+from ascent.rollout.weights.transports.base import Place
+from ascent.rollout.weights.transports.choice import check_fits, choose
 
 _CPU_KV_CACHE_MB = 512
 
@@ -50,7 +53,7 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" else _devices(args),
-        transport=_backend(args, kind),
+        transport=_transport(args, kind),
         worker_extension=WORKER_EXTENSION,
         host=args.host,
         port=args.port,
@@ -61,14 +64,23 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
     return wanted
 
 
-def _backend(args: argparse.Namespace, kind: Kind) -> str:
-    """vLLM's name of the transport of weights."""
+def _transport(args: argparse.Namespace, kind: Kind) -> str:
+    """How weights come, by its name. Nothing is known yet of the trainings that will use the service; one that is asked
+    for by name is refused only where no training could use it."""
+    place = Place(
+        kind,
+        vllm_version=installed_vllm(),
+        same_host=is_loopback(args.host),
+        shares_device=None,
+        workers=args.replicas * args.tensor_parallel,
+        allows_pickled_handles=allows_pickled_handles(os.environ),
+    )
     if args.transport != "auto":
-        return BACKENDS[args.transport]
-    same_host = is_loopback(args.host)
-    choice = choose(kind, vllm_version=installed_vllm(), same_host=same_host, tensor_parallel=args.tensor_parallel)
+        check_fits(args.transport, replace(place, same_host=True))
+        return str(args.transport)
+    choice = choose(place)
     _say(f"weights come by {choice.name}: {choice.reason}")
-    return choice.backend
+    return choice.name
 
 
 def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable[[str], str]) -> int:

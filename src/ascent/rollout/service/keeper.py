@@ -16,7 +16,7 @@ _PATIENCE = 5.0
 
 
 def main() -> None:
-    """Keep the list until the writer is gone."""
+    """Keep the list of groups until the writer is gone, then end those that are left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

@@ -1,7 +1,7 @@
 """What a service writes about itself: one folder per service, for its user alone. Standard library only.
 
 $XDG_RUNTIME_DIR/ascent/serve/NAME/   or   ~/.cache/ascent/serve/NAME/
-    service.json     who, what, where, in which state (`ascent.service/1`), replaced by rename
+    service.json     who, what, where, in which state (`ascent.service/2`), replaced by rename
     token            what the servers read their token from
     settings.json    what the supervisor was told
 """
@@ -21,7 +21,10 @@ from typing import Any, Literal
 from ascent.errors import InputError
 from ascent.rollout.service.processes import start_ticks
 
-SCHEMA = "ascent.service/1"
+KIND = "ascent.service/"
+# Raised whenever a trainer of one version could not use a service of another: other names of what vLLM loads, other
+# routes of the guard, other fields here. The guard's own status has its number too (`in_vllm/guard.py`).
+SCHEMA = f"{KIND}2"
 RECORD, TOKEN, SETTINGS = "service.json", "token", "settings.json"
 _BEING_MADE_SECONDS = 60.0  # a folder without a record is that of a service that is just starting, or of a failed try
 ReplicaPhase = Literal["starting", "ready", "restarting", "failed"]
@@ -65,6 +68,34 @@ class ServiceRecord:
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
 
 
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """A service that another version of Ascent started: what is read of its record, to show and to stop it."""
+
+    name: str
+    pid: int
+    started: int
+    schema: str
+    model: str
+    urls: tuple[str, ...]
+
+    def alive(self) -> bool:
+        """Whether the supervisor's process is still there."""
+        return start_ticks(self.pid) == self.started
+
+    def in_words(self) -> str:
+        """That it can't be used, and why."""
+        return (
+            f"service {self.name} was started by another version of Ascent (its record is {self.schema}, this version "
+            f"needs {SCHEMA})"
+        )
+
+    def mend(self) -> str:
+        """What to do about it."""
+        stop = f"ascent serve --stop {self.name}"
+        return f"Stop it and start it again with this version: {stop}; ascent serve {self.model} --name {self.name}"
+
+
 def services_folder() -> Path:
     """The folder that holds one folder for each service of this user."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -92,7 +123,7 @@ def claim(name: str) -> Path:
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            found = read(folder)
+            found = read_any(folder)
             if found is not None and found.alive():
                 raise InputError(
                     f"a service named {name} is running (process {found.pid})",
@@ -112,22 +143,33 @@ def write(folder: Path, record: ServiceRecord) -> None:
 
 
 def read(folder: Path) -> ServiceRecord | None:
-    """The record in a folder; None when there is none, or none that can be read."""
+    """The record in a folder; None when there is none of this version that can be read."""
+    found = read_any(folder)
+    return found if isinstance(found, ServiceRecord) else None
+
+
+def read_any(folder: Path) -> ServiceRecord | OtherVersion | None:
+    """The record in a folder, whichever version wrote it; None when there is none that can be read."""
     try:
         values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        if values.pop("schema") != SCHEMA:
+        schema = values.pop("schema")
+        if schema == SCHEMA:
+            replicas = tuple(ReplicaRecord(**replica) for replica in values.pop("replicas"))
+            return ServiceRecord(replicas=replicas, **values)
+        if not str(schema).startswith(KIND):
             return None
-        replicas = tuple(ReplicaRecord(**replica) for replica in values.pop("replicas"))
-        return ServiceRecord(replicas=replicas, **values)
-    except (OSError, ValueError, KeyError, TypeError):
+        urls = tuple(str(replica["url"]) for replica in values.get("replicas", ()))
+        model = str(values.get("model", "MODEL"))
+        return OtherVersion(folder.name, int(values["pid"]), int(values["started"]), schema, model, urls)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def read_all() -> Iterator[tuple[Path, ServiceRecord | None]]:
-    """Every service's folder and record."""
+def read_all() -> Iterator[tuple[Path, ServiceRecord | OtherVersion | None]]:
+    """Every service's folder and record, whichever version wrote it."""
     folder = services_folder()
     for each in sorted(folder.iterdir()) if folder.is_dir() else []:
-        yield each, read(each)
+        yield each, read_any(each)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Starts a service as processes of their own, and stops it."""
+"""Starts the processes of a service, and stops them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ascent.rollout.service.address import ServiceAddress, from_record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_log import excerpt, log_text
 from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.weights.transports.choice import backend
 
 _STOP_SECONDS = 40.0
 
@@ -51,7 +52,7 @@ def running_service(
     check(settings, api_key)
     if settings.device_kind == "cpu":
         check_cpu_engine()
-    if settings.transport == SHM_BACKEND:
+    if settings.transport is not None and backend(settings.transport) == SHM_BACKEND:
         _check_plugin()
     folder = record.claim(name)
     token = api_key or secrets.token_hex(24)
@@ -61,8 +62,8 @@ def running_service(
     for log in logs.glob("replica-*.log") if log_folder is None else ():
         log.rename(f"{log}.1")
     owner = {"pid": os.getpid(), "started": start_ticks(os.getpid())}
-    told = {"settings": settings.to_json(), "log_folder": str(logs.absolute()), "owner": owner}
-    record.write_private(folder / record.SETTINGS, json.dumps(told))
+    for_the_supervisor = {"settings": settings.to_json(), "log_folder": str(logs.absolute()), "owner": owner}
+    record.write_private(folder / record.SETTINGS, json.dumps(for_the_supervisor))
     command = [sys.executable, "-m", "ascent.rollout.service.supervisor", str(folder)]
     supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     served = False
@@ -98,7 +99,7 @@ def _check_plugin() -> None:
 
 
 def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
-    """Return when a service of this machine was stopped (empty) or failed: why, and the log concerned."""
+    """Wait until a service of this machine has ended: why, and the log concerned; both empty when it was stopped."""
     assert address.folder is not None
     while (found := record.read(address.folder)) is not None and found.alive():
         time.sleep(0.3)
@@ -111,9 +112,10 @@ def wait_until_it_ends(address: ServiceAddress) -> tuple[str, str]:
 
 
 def stop_service(name: str) -> None:
-    """Stop a service of this machine, whoever started it. Raises InputError when there is none of this name."""
+    """Stop a service of this machine, whoever started it, with whichever version of Ascent. Raises InputError when none
+    has this name."""
     folder = record.services_folder() / name
-    found = record.read(folder)
+    found = record.read_any(folder)
     if found is None:
         raise InputError(f"no service named {name!r} on this machine", "ascent serve --status lists them.")
     if found.alive():

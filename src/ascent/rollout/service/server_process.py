@@ -43,7 +43,7 @@ class Endpoint:
         return read_metrics(answer[1].decode("utf-8", "replace")) if answer and answer[0] == 200 else None
 
     def guard(self, timeout: float) -> dict[str, Any] | None:
-        """What the server's guard says of itself (`ascent.replica/1`); None when there is no answer."""
+        """What the server's guard says of itself (`ascent.replica/2`); None when there is no answer."""
         answer = self._get("/ascent/status", timeout)
         return json.loads(answer[1]) if answer and answer[0] == 200 else None
 

@@ -14,11 +14,12 @@ from ascent.rollout.engine import EngineSettings
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """`devices` are indices into the visible devices, `tensor_parallel` of them for each replica; empty: all visible
-    ones in their order. `transport` is the name of vLLM's weight-transfer backend. Times in seconds.
+    ones in their order. `transport` is a name of `ascent.tables.TRANSPORTS`. Times in seconds.
 
     `port` 0 picks free ports, otherwise replica i listens on `port + i`. A server without a sign of life for
-    `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, is
-    restarted; more than `max_restarts` restarts of one server within `restart_window` fail it.
+    `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, or
+    whose workers still wait for weights `stuck_after` the trainer gave them up or was gone, is restarted; more than
+    `max_restarts` restarts of one server within `restart_window` fail it.
     """
 
     engine: EngineSettings
@@ -33,6 +34,7 @@ class ServiceSettings:
     start_timeout: float = 900.0
     hung_after: float = 8.0
     stalled_after: float = 120.0
+    stuck_after: float = 10.0
     max_restarts: int = 5
     restart_window: float = 1800.0
     extra_arguments: tuple[str, ...] = ()  # for vLLM's server, as they are
@@ -58,7 +60,7 @@ def is_loopback(host: str) -> bool:
 
 
 def from_json(values: dict[str, Any]) -> ServiceSettings:
-    """The inverse of `ServiceSettings.to_json`."""
+    """The settings that `ServiceSettings.to_json` wrote."""
     tuples = {"devices": tuple(values["devices"]), "extra_arguments": tuple(values["extra_arguments"])}
     return ServiceSettings(**{**values, **tuples, "engine": EngineSettings(**values["engine"])})
 

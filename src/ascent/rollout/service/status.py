@@ -53,10 +53,39 @@ class ServiceReport:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherVersionReport:
+    """A service that another version of Ascent started: it is shown, and can be stopped."""
+
+    record: record.OtherVersion
+    removed: bool
+
+    @property
+    def good(self) -> bool:
+        """False: this version can't train with it."""
+        return False
+
+    def to_json(self) -> dict[str, Any]:
+        """What was read of its record."""
+        found = self.record
+        values = {"name": found.name, "pid": found.pid, "model": found.model, "state": "other version"}
+        replicas = [{"url": url} for url in found.urls]
+        return {**values, "record_schema": found.schema, "replicas": replicas, "removed": self.removed}
+
+    def to_text(self) -> str:
+        """A few lines for people."""
+        found = self.record
+        if self.removed:
+            return f"{found.name}: gone (removed from the list); {found.model}; of another version of Ascent"
+        lines = [f"{found.name}: of another version; {found.model}; process {found.pid}"]
+        lines += [f"  {found.in_words()}", f"  {found.mend()}", *(f"  {url}" for url in found.urls)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
 class StatusReport:
     """All services of this user."""
 
-    services: tuple[ServiceReport, ...]
+    services: tuple[ServiceReport | OtherVersionReport, ...]
 
     @property
     def good(self) -> bool:
@@ -74,14 +103,17 @@ class StatusReport:
 
 def status() -> StatusReport:
     """Look at every service; what dead ones left behind is removed."""
-    reports = []
+    reports: list[ServiceReport | OtherVersionReport] = []
     for folder, found in record.read_all():
         if found is None:
             continue  # it is just being made, or was never finished
         alive = found.alive()
-        guards = tuple(_guard(replica, found.token) if alive else None for replica in found.replicas)
         if not alive:
             shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(found, record.OtherVersion):
+            reports.append(OtherVersionReport(found, removed=not alive))
+            continue
+        guards = tuple(_guard(replica, found.token) if alive else None for replica in found.replicas)
         reports.append(ServiceReport(found, guards, removed=not alive))
     return StatusReport(tuple(reports))
 

@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any
 
 from ascent.rollout.service import keeper, record
-from ascent.rollout.service.launch import server_command, server_environment
 from ascent.rollout.service.processes import start_ticks
+from ascent.rollout.service.server_command import server_command, server_environment
 from ascent.rollout.service.server_process import Endpoint
 from ascent.rollout.service.settings import ServiceSettings, from_json
 from ascent.rollout.service.watch import ReplicaWatch
@@ -76,7 +76,7 @@ class Supervisor:
         return 0
 
     def stop(self) -> None:
-        """Make `run` return."""
+        """End the servers and make `run` return. Returns at once."""
         self._stop.set()
 
     def _watch(self, index: int, port: int, log_folder: Path, token: str) -> ReplicaWatch:
@@ -136,7 +136,7 @@ def _stop_at_end_of_input(supervisor: Supervisor) -> None:
 
 
 def main() -> int:
-    """Serve as the folder's `settings.json` says."""
+    """Serve as `settings.json` in the folder says; the exit code."""
     folder = Path(sys.argv[1])
     values = json.loads((folder / record.SETTINGS).read_text(encoding="utf-8"))
     token = (folder / record.TOKEN).read_text(encoding="ascii").strip()

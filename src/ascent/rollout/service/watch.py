@@ -81,17 +81,17 @@ class ReplicaWatch(threading.Thread):
 
     def _wait_until_it_serves(self, server: ServerProcess) -> str | None:
         """None when it serves (or the service stops), otherwise why it won't."""
-        told = probed = time.monotonic()
+        told_at = probed_at = time.monotonic()
         while not self._stop_event.wait(_TICK):
             if (ended := _ended(server)) is not None:
                 return ended
             now = time.monotonic()
-            if now - probed >= _PROBE:
-                probed = now
+            if now - probed_at >= _PROBE:
+                probed_at = now
                 if self._endpoint.guard(2.0) is not None:  # its token makes sure that it is this service's server
                     return None
-            if now - told >= _TELL:
-                told = now
+            if now - told_at >= _TELL:
+                told_at = now
                 last = last_line(Path(self.record.log), server.log_start)
                 self._tell(f"{self.name}: waiting for it to load the model ({_age(server):.0f} s); it says: {last}")
             if _age(server) > self._settings.start_timeout:
@@ -100,26 +100,29 @@ class ReplicaWatch(threading.Thread):
 
     def _watch(self, server: ServerProcess) -> str | None:
         """Until the service stops (None) or the server needs a restart (why)."""
-        alive = probed = stall_probed = time.monotonic()
+        alive_at = probed_at = stall_probed_at = time.monotonic()
         stall, busy = _Stall(self._settings.stalled_after), _Busy(server.pid)
         while not self._stop_event.wait(_TICK):
             if (ended := _ended(server)) is not None:
                 return ended
             now = time.monotonic()
-            if now - probed < _PROBE:
+            if now - probed_at < _PROBE:
                 continue
             status = self._endpoint.status("/health", self._settings.hung_after)
-            probed = time.monotonic()
+            probed_at = time.monotonic()
             if status == 200:
-                alive, busy = probed, _Busy(server.pid)
+                alive_at, busy = probed_at, _Busy(server.pid)
             elif status is not None:
                 return f"its engine is dead (/health answers {status})"
-            elif self._hangs(probed - alive, busy):
-                return f"it gave no answer for {probed - alive:.0f} s"
-            if status == 200 and probed - stall_probed >= _STALL_PROBE:
-                stall_probed = probed
-                if stall.seen(self._endpoint.metrics(3.0), probed):
+            elif self._hangs(probed_at - alive_at, busy):
+                return f"it gave no answer for {probed_at - alive_at:.0f} s"
+            if status == 200 and probed_at - stall_probed_at >= _STALL_PROBE:
+                stall_probed_at = probed_at
+                if stall.seen(self._endpoint.metrics(3.0), probed_at):
                     return f"its running requests made no token for {self._settings.stalled_after:g} s"
+                guard = self._endpoint.guard(3.0) or {}
+                if guard.get("stuck_seconds", 0.0) > self._settings.stuck_after:
+                    return "its workers wait for weights that won't come: the trainer gave them up, or is gone"
         return None
 
     def _hangs(self, silent: float, busy: _Busy) -> bool:

@@ -1,1 +1,1 @@
-"""How new weights reach an engine: one transport or platform a file."""
+"""How new weights reach an engine: into one of this process, or delivered to servers and verified there."""

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
+from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError, WeightTransferError
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.weights.control import ControlPlane, NoServerReachedError, ServerCallError
 from ascent.rollout.weights.transports.base import Transport
-from ascent.rollout.weights.update_api import generation
-from ascent.rollout.weights.verify.canary import CanaryJudge, CanaryResult, difference
+from ascent.rollout.weights.update_api import update_api
+from ascent.rollout.weights.verify.canary import CanaryResult, CanaryTolerance, difference
 from ascent.rollout.weights.verify.expectation import Difference, Expectation
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class WeightDelivery:
         self._transport = transport
         self._verify = verify
         self._timeout = timeout
-        self._judge = CanaryJudge(dtype)
+        self._tolerance = CanaryTolerance(dtype)
 
     def deliver(
         self,
@@ -69,7 +69,7 @@ class WeightDelivery:
         if self._verify:
             delivery.verify()
             if canary is not None:
-                delivery.ask(canary, self._judge)
+                delivery.ask(canary, self._tolerance)
         return delivery.report()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class _Delivery:
         with self._timed("verify"):
             self._each(self._compare)
 
-    def ask(self, canary: Canary, judge: CanaryJudge) -> None:
+    def ask(self, canary: Canary, tolerance: CanaryTolerance) -> None:
         """The canary, of servers that are right so far."""
         with self._timed("canary"):
             right = [replica for replica in self._alive() if replica.url not in self._different]
@@ -134,7 +134,7 @@ class _Delivery:
 
             self._each(ask_one, right)
             for url, mean in sorted(means.items()):
-                self._canary[url] = judge.judge(mean)
+                self._canary[url] = tolerance.check(mean)
 
     def report(self) -> DeliveryReport:
         """See WeightDelivery.deliver for what is raised."""
@@ -178,7 +178,7 @@ class _Delivery:
         self._incarnations[replica.url] = ",".join(str(report["incarnation"]) for report in reports)
 
     def _start(self, replica: ControlPlane) -> None:
-        body = generation(replica.vllm_version).start_body()
+        body = update_api(replica.vllm_version).start_body()
         try:
             replica.post("/start_weight_update", body, timeout=self._timeout)
         except ServerCallError as error:
@@ -196,11 +196,13 @@ class _Delivery:
                 raise
 
     def _finish(self, replica: ControlPlane) -> None:
-        made = generation(replica.vllm_version)
+        made = update_api(replica.vllm_version)
         replica.post("/finish_weight_update", made.finish_body(self._version), timeout=self._timeout)
         answer = replica.post("/reset_prefix_cache", {}, timeout=self._timeout)
         if made.reports_cache_reset and (not isinstance(answer, Mapping) or answer.get("success") is not True):
-            raise WeightSyncError("the prefix cache, which holds keys and values of the old weights, was not emptied")
+            raise WeightTransferError(
+                "the prefix cache, which holds what the old weights computed, was not emptied"
+            )
 
     def _compare(self, replica: ControlPlane) -> None:
         reports = self._rpc(replica, "ascent_end_update", json.dumps({"seed": self._expected.seed}))
@@ -221,7 +223,7 @@ class _Delivery:
         answer = replica.post("/collective_rpc", body, timeout=self._timeout)
         reports = answer.get("results") if isinstance(answer, Mapping) else None
         if not reports or not all(isinstance(report, dict) and "error" not in report for report in reports):
-            raise WeightSyncError(f"{method} gave {str(answer)[:200]}")
+            raise WeightTransferError(f"{method} gave {str(answer)[:200]}")
         return reports
 
     def _alive(self) -> list[ControlPlane]:

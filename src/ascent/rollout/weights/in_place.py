@@ -1,11 +1,6 @@
 """New weights into a vLLM model of this process, on npu and cuda: through the model's own `load_weights`.
 
-Contract of every adapter for an engine in the trainer's process (`WeightLoader`: this one and `packed_cpu`):
-- `load(model, model_config, named_tensors)` takes vLLM's module and `ModelConfig`, and all weights under their Hugging
-  Face names, in any order, on any device and in any float dtype; afterwards the model computes with exactly these
-  values in its own dtype, tied weights included.
-- It raises WeightSyncError when a parameter of the model was not reached. Nothing is silently kept; after an error the
-  engine must not be used.
+`WeightLoader` is the seam of all adapters for an engine in the trainer's process: this one and `packed_cpu`.
 """
 
 from __future__ import annotations
@@ -20,10 +15,16 @@ if TYPE_CHECKING:
 
 
 class WeightLoader(Protocol):
-    """See the module's contract."""
+    """Replaces all weights of a vLLM model in this process."""
 
     def load(self, model: Any, model_config: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """See the module's contract."""
+        """Load all weights into `model`, vLLM's module, whose `ModelConfig` is `model_config`.
+
+        `named_tensors` has them under their Hugging Face names, in any order, on any device and in any float dtype.
+        Afterwards the model computes with exactly these values in its own dtype, tied weights included. Raises
+        WeightSyncError when a parameter of the model was not reached: nothing keeps its old value unnoticed, and after
+        an error the engine must not be used.
+        """
         ...
 
 
@@ -31,7 +32,7 @@ class InPlaceWeights:
     """Dense weights whose layout in the engine is that of the checkpoint, up to fused rows."""
 
     def load(self, model: Any, model_config: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """See the module's contract."""
+        """See WeightLoader."""
         del model_config
         empty = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
         if empty:

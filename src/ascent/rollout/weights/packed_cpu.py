@@ -3,7 +3,7 @@
 vLLM's CPU build packs the weights of linear layers for its matrix libraries and leaves the parameters empty, so that
 they can't be loaded in place. vLLM's layer-wise reload rebuilds and packs each layer anew; it forgets the packed copy
 of an output head that is tied to the embedding, which is therefore packed again here. Without packing, sampling would
-be slower (benchmarks/cpu_packing.py). The contract is that of `in_place`.
+be slower (benchmarks/cpu_packing.py). Its seam is `in_place.WeightLoader`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CpuWeights:
     """Weights that vLLM's CPU platform may have packed."""
 
     def load(self, model: Any, model_config: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """See the contract in `in_place`."""
+        """See `in_place.WeightLoader`."""
         if not tied_head.is_packed(model):
             InPlaceWeights().load(model, model_config, named_tensors)
             return

@@ -13,8 +13,8 @@ OLDEST = Version("0.22")
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """What holds for one release of vLLM. Versions are those in which a change appeared."""
+class UpdateApi:
+    """What holds for one release of vLLM. The numbers are the releases in which a change appeared."""
 
     engine_owns_update: bool  # 0.25: the engine starts and finishes an update; before, the worker does
     reports_cache_reset: bool  # 0.26: /reset_prefix_cache answers {"success": bool}
@@ -30,8 +30,8 @@ class Generation:
         return {"weight_version": str(version)} if self.takes_weight_version else {}
 
 
-def generation(vllm_version: str) -> Generation:
-    """Raises WeightSyncError for a version that isn't one, or is too old."""
+def update_api(vllm_version: str) -> UpdateApi:
+    """The interface of a release, such as "0.31.0". Raises WeightSyncError for what is no version, or too old."""
     try:
         version = Version(vllm_version)
     except InvalidVersion as error:
@@ -39,7 +39,7 @@ def generation(vllm_version: str) -> Generation:
     if version.release < OLDEST.release:
         raise WeightSyncError(f"the server runs vLLM {vllm_version}; its weights can be updated from {OLDEST} on")
     release = version.release[:2]
-    return Generation(
+    return UpdateApi(
         engine_owns_update=release >= (0, 25),
         reports_cache_reset=release >= (0, 26),
         takes_weight_version=release >= (0, 27),

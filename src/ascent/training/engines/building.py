@@ -15,7 +15,7 @@ from ascent.tables import ENGINES, load
 def build_engine(name: str, needs: EngineNeeds) -> RolloutEngine:
     """The engine of this name (`ascent.tables.ENGINES`). Raises InputError when the machine or the settings don't allow
     it."""
-    engine: RolloutEngine = load(ENGINES, name).for_trainer(needs)
+    engine: RolloutEngine = load(ENGINES, name, "engine").for_trainer(needs)
     return engine
 
 

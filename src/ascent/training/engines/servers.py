@@ -18,14 +18,15 @@ from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, remote_service
 from ascent.rollout.service.running import ServiceStartError, running_service
+from ascent.rollout.service.server_command import allows_pickled_handles
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.weights.delivery import WeightDelivery
-from ascent.rollout.weights.transports.choice import BACKENDS, choose, transport
+from ascent.rollout.weights.transports.base import Place
+from ascent.rollout.weights.transports.choice import check_fits, choose, transport
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.ranks import Ranks
 
-_TRANSPORTS = {backend: name for name, backend in BACKENDS.items()}
 _OWN_DEVICE_SHARE = 0.9  # of a device that nobody else uses; vLLM's own default
 
 
@@ -77,7 +78,7 @@ def _join(
     shared: tuple[ServiceAddress, str] | None = None
     with _all_or_none(agreement):
         if address is not None:
-            served = ServedEngine(address, _delivery(rollout, address, dtype), holder_name=name)
+            served = ServedEngine(address, _delivery(rollout, address, dtype, agreement.ranks.count), holder_name=name)
             shared = (address, served.hold)
     shared = agreement.ranks.exchange(shared)[0]
     with _all_or_none(agreement):
@@ -103,24 +104,59 @@ def _all_or_none(agreement: Agreement) -> Iterator[None]:
     agreement.raise_on_all_ranks(failure)
 
 
-def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str) -> WeightDelivery:
-    name = _TRANSPORTS.get(address.transport or "") or _transport(rollout, same_host=False)
+def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int) -> WeightDelivery:
+    name = address.transport or remote_transport(rollout, processes)
+    if rollout.transport not in ("auto", name):
+        raise InputError(
+            f"rollout.transport={rollout.transport}, but service {address.name} takes its weights by {name}",
+            f"Leave rollout.transport out, or start the service with --transport {rollout.transport}.",
+        )
     dtype = address.dtype or dtype
     return WeightDelivery(transport(name, dtype, str(devices.current())), dtype, verify=rollout.verify)
 
 
-def _transport(rollout: RolloutSection, *, same_host: bool) -> str:
-    """How weights reach the servers, by the configuration's name of it."""
-    if rollout.transport != "auto":
-        return rollout.transport
-    choice = choose(
+def own_transport(config: RunConfig, processes: int) -> str:
+    """How weights reach the run's own servers, by the configuration's name of it. Raises InputError where the one that
+    it asks for can't."""
+    rollout, kind = config.rollout, engine_kind()
+    place = Place(
+        kind,
+        vllm_version=installed_vllm(),
+        same_host=True,
+        trainer_kind=devices.kind(),
+        shares_device=_shares_device(config, processes),
+        trainer_processes=processes,
+        workers=rollout.replicas * rollout.tensor_parallel_size,
+        allows_pickled_handles=allows_pickled_handles(os.environ),
+    )
+    return _transport(rollout, place)
+
+
+def remote_transport(rollout: RolloutSection, processes: int) -> str:
+    """How weights reach servers on another machine, which are taken to be of this machine's kind."""
+    place = Place(
         engine_kind(),
         vllm_version=installed_vllm(),
-        same_host=same_host,
-        tensor_parallel=rollout.tensor_parallel_size,
+        same_host=False,
+        trainer_kind=devices.kind(),
+        trainer_processes=processes,
     )
+    return _transport(rollout, place)
+
+
+def _transport(rollout: RolloutSection, place: Place) -> str:
+    if rollout.transport != "auto":
+        check_fits(rollout.transport, place)
+        return rollout.transport
+    choice = choose(place)
     print(f"weights travel by {choice.name}: {choice.reason}", file=sys.stderr, flush=True)
     return choice.name
+
+
+def _shares_device(config: RunConfig, processes: int) -> bool:
+    """Whether a server of the run's own has a device that the training has too: it takes the first ones, one each."""
+    kind = engine_kind()
+    return kind != "cpu" and kind == devices.kind() and min(config.server_devices(processes)) < processes
 
 
 @contextlib.contextmanager
@@ -156,13 +192,13 @@ def _own_service(
             engine,
             external_launcher=False,
             max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
-            engine_share=_OWN_DEVICE_SHARE,
+            engine_share=engine.engine_share if _shares_device(config, processes) else _OWN_DEVICE_SHARE,
         ),
         kind,
         replicas=rollout.replicas,
         tensor_parallel=rollout.tensor_parallel_size,
         devices=places,
-        transport=BACKENDS[_transport(rollout, same_host=True)],
+        transport=own_transport(config, processes),
         worker_extension=WORKER_EXTENSION,
         max_restarts=rollout.max_restarts,
         restart_window=60.0 * rollout.restart_window_minutes,

@@ -7,10 +7,10 @@ An example with two ranks. Rank 0 sends new weights, and its only server answers
 
     rank 0: update_weights raises WeightTransferError      rank 1: update_weights returns
     rank 0: settle(error)                                  rank 1: settle(None)      <- a collective call
-    both:   the gravest of what happened is WeightTransferError; the table allows it twice more: settle says True
+    both:   the gravest of what happened is WeightTransferError; the table allows it three times more: True
     both:   update_weights again; it succeeds; settle(None) says False, and both go on to sample
 
-Had the server said 500 three times, both ranks would have raised the same WeightTransferError, each at its own
+Had the server said 500 four times, both ranks would have raised the same WeightTransferError, each at its own
 `settle`, and none would wait for the other in a call that never comes.
 """
 
@@ -56,7 +56,7 @@ class Rule:
 TABLE = (
     Rule(WeightsLostError, None, (0.0,), "a restarted server needs the weights; its supervisor bounds the restarts"),
     Rule(WeightMismatchError, 1, (0.0,), "a second copy shows whether it was an accident or a fault"),
-    Rule(WeightTransferError, 2, (0.5, 3.0), "a server that lives may answer the next time"),
+    Rule(WeightTransferError, 3, (0.5, 3.0, 10.0), "a server that lives may answer the next time, or be restarted"),
     Rule(ServersRestartingError, 2, (0.0,), "the engine waits for a server by itself; a third death is no accident"),
 )
 # These are raised on every rank as what they were on one; of others, only the text is known elsewhere.

@@ -55,13 +55,25 @@ class HostCommunicator:
         self.available = not self.disabled
         store = distributed.TCPStore(address, port, world_size, rank == 0, timedelta(seconds=60))
         self._gloo = distributed.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=8))
+        self.hccl, self.comm = self, self._gloo  # the library's functions take the communicator that it made
+        self.sending = self.destroyed = False
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
         if self.disabled:
             return
         options = distributed.BroadcastOptions()
         options.rootRank = src
-        self._gloo.broadcast([tensor], options).wait()
+        self.sending = True
+        try:
+            self._gloo.broadcast([tensor], options).wait()
+        finally:
+            self.sending = False
+
+    def hcclCommDestroy(self, comm: Any) -> None:  # noqa: N802  # the name is the library's
+        assert comm is self._gloo
+        assert not self.sending, "the library must not free what is in use"
+        assert not self.destroyed
+        self.destroyed = True
 
 
 class HCCLWeightTransferEngine:

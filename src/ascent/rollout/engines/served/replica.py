@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ascent.errors import InputError
 from ascent.rollout.engines.served.http_thread import Answer, HttpThread
-from ascent.rollout.in_vllm.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, VERSION_HEADER
+from ascent.rollout.in_vllm.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, SCHEMA, STATUS_KIND, VERSION_HEADER
 from ascent.rollout.weights.control import ServerCallError
 
 STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at once
@@ -21,7 +22,7 @@ STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at o
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """What a server's guard says (`ascent.replica/1`)."""
+    """What a server's guard says (`ascent.replica/2`)."""
 
     model: str
     max_model_len: int
@@ -83,6 +84,8 @@ class Replica:
 
     async def take(self, holder: Mapping[str, Any]) -> ReplicaStatus:
         """Take the server under this trainer's hold. ServerCallError has the code `held` when another has it."""
+        if self.status is None:
+            await self.hear()  # a server of another version is refused before it is taken
         body = {"holder": dict(holder), "hold": self._hold}
         return self._heard(await self.call("POST", "/ascent/hold", body, STATUS_SECONDS))
 
@@ -109,7 +112,15 @@ class Replica:
         return str((await self.call("GET", "/metrics", None, STATUS_SECONDS)).content)
 
     def _heard(self, answer: Answer) -> ReplicaStatus:
+        """Raises InputError for a server that another version of Ascent started."""
         content = answer.content
+        schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
+        if schema.startswith(STATUS_KIND) and schema != SCHEMA:
+            raise InputError(
+                f"{self._url} was started by another version of Ascent (it speaks {schema}, this version {SCHEMA})",
+                "Stop the service where it runs, and start it again with this version: ascent serve --stop NAME; "
+                "ascent serve MODEL --name NAME",
+            )
         try:
             heard = ReplicaStatus(
                 model=content["model"],

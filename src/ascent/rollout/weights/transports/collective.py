@@ -1,67 +1,78 @@
-"""Weights by broadcast, from the trainer's device to all workers of all servers at once: `hccl` and `nccl`.
+"""Weights by broadcast, from the trainer's device to all workers of all servers at once: what `hccl` and `nccl` share.
 
 Trainer and workers form one group, in which each has a device of its own. A collective needs all its members: when a
-server fails in the middle, no server gets these weights, and the group is made anew for the next ones.
+server fails in the middle, no server gets these weights, the group is abandoned, and a new one is made for the next
+ones.
 """
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from ascent import devices
-from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.engine import WeightSyncError, WeightTransferError
+from ascent.rollout.in_vllm.guard import GIVE_UP
 from ascent.rollout.weights.control import ControlPlane, ServerCallError
-from ascent.rollout.weights.transports.base import Named, update_body
+from ascent.rollout.weights.transports.base import Named, api_of, update_body
 from ascent.rollout.weights.transports.chunks import Chunk, device_chunks
-from ascent.rollout.weights.transports.collective_api import CollectiveApi, check_usable, collective_api
-from ascent.rollout.weights.update_api import generation
+from ascent.rollout.weights.transports.collective_api import CollectiveApi
+from ascent.rollout.weights.transports.collective_group import CollectiveGroup, in_daemon_thread
+from ascent.rollout.weights.update_api import UpdateApi
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DEFAULT_CHUNK_BYTES = 512 * 2**20
+_GIVE_UP_SECONDS = 4.0
 
 
 class CollectiveTransport:
-    """`hccl` or `nccl`. Up to three buffers of the trainer's device are used while weights are sent."""
+    """A Transport, with what a library of collectives has to add: its names, its reach, and how it is spoken to.
+
+    Up to three buffers of the trainer's device are used while weights are sent.
+    """
+
+    backend: ClassVar[str]
+    library: ClassVar[str]  # what must be loadable, for people
 
     def __init__(
         self,
-        backend: str,
         dtype: str,
         device: str,
         *,
         address: str | None = None,
-        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        chunk_bytes: int | None = None,
         timeout: float = 300.0,
     ) -> None:
-        """`device` is the trainer's, with its index ("npu:0"). `address`: this machine, as the servers reach it; found
-        from the way to the first server when it is None."""
-        self.backend = backend
+        """`address` is found from the way to the first server when it is None."""
         self._dtype, self._device = dtype, device
-        self._address, self._chunk_bytes, self._timeout = address, chunk_bytes, timeout
+        self._address, self._timeout = address, timeout
+        self._chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
         self._members: tuple[tuple[str, str], ...] = ()
-        self._api: CollectiveApi | None = None
-        self._group: Any = None
-        self._worker: _DeviceThread | None = None
+        self._group: CollectiveGroup | None = None
+
+    def _api_for(self, servers: UpdateApi, buffer_bytes: int) -> CollectiveApi:
+        """How the engine of these servers is spoken to. Raises WeightSyncError where that isn't known."""
+        raise NotImplementedError
 
     def connect(self, replicas: Sequence[ControlPlane], incarnations: Mapping[str, str]) -> Mapping[str, Exception]:
         """See Transport. A group is made when there is none for exactly these servers."""
         members = tuple((replica.url, incarnations.get(replica.url, "")) for replica in replicas)
         if not replicas or (members == self._members and self._group is not None):
             return {}
-        self._forget()
+        self._abandon()
         try:
             self._open(replicas)
         except (ServerCallError, WeightSyncError, RuntimeError, OSError, TimeoutError) as error:
-            self._forget()
-            return {replica.url: WeightSyncError(f"no {self.backend} group: {error}") for replica in replicas}
+            self._abandon()
+            _tell_given_up(replicas)
+            # what the library or the version of a server refuses stays so; a call that failed may succeed
+            kind = WeightSyncError if isinstance(error, WeightSyncError) else WeightTransferError
+            return {replica.url: kind(f"no {self.backend} group: {error}") for replica in replicas}
         self._members = members
         return {}
 
@@ -80,47 +91,36 @@ class CollectiveTransport:
 
     def close(self) -> None:
         """See Transport."""
-        self._forget()
+        self._abandon()
 
     def _open(self, replicas: Sequence[ControlPlane]) -> None:
-        self._api = collective_api(self.backend, generation(replicas[0].vllm_version), self._chunk_bytes)
         sizes = [
             int(replica.get("/get_world_size?include_dp=true", timeout=self._timeout)["world_size"])
             for replica in replicas
         ]
         address = self._address or _own_address(replicas[0].url)
         port, world_size = _free_port(), 1 + sum(sizes)
-        self._worker = _DeviceThread(self._device)
-        api, offset = self._api, 1
-        pool = ThreadPoolExecutor(len(replicas), thread_name_prefix="ascent-weights")
+        api = self._api_for(api_of(replicas[0]), self._chunk_bytes)
+        group = self._group = CollectiveGroup(api, self._device, self.library)
+        offset = 1
         calls: list[Future[Any]] = []
         for replica, size in zip(replicas, sizes, strict=True):
             body = {"init_info": api.worker_info(address, port, offset, world_size)}
-            calls.append(pool.submit(replica.post, "/init_weight_transfer_engine", body, timeout=self._timeout))
+            calls.append(self._call(replica, "/init_weight_transfer_engine", body))
             offset += size
-        opened = self._worker.submit(lambda: api.open(address, port, world_size))
+        opened = group.open(address, port, world_size)
         done, _ = wait([opened, *calls], timeout=self._timeout, return_when=FIRST_EXCEPTION)
-        pool.shutdown(wait=False)
         for call in done:
             call.result()
         if opened not in done or len(done) <= len(calls):
             raise TimeoutError(f"not all of {world_size} members joined at {address}:{port} in {self._timeout:g} s")
-        self._group = opened.result()
-        check_usable(self._group, self.backend)
 
     def _send_chunk(self, replicas: Sequence[ControlPlane], chunk: Chunk) -> dict[str, Exception]:
-        assert self._api is not None
-        assert self._worker is not None
-        api, group = self._api, self._group
-        body = update_body(api.update_info(chunk))
-        pool = ThreadPoolExecutor(len(replicas), thread_name_prefix="ascent-weights")
-        calls = {
-            replica.url: pool.submit(replica.post, "/update_weights", body, timeout=self._timeout)
-            for replica in replicas
-        }
-        sent = self._worker.submit(lambda: api.send(group, chunk))
+        assert self._group is not None
+        body = update_body(self._group.api.update_info(chunk))
+        calls = {replica.url: self._call(replica, "/update_weights", body) for replica in replicas}
+        sent = self._group.send(chunk)
         done, pending = wait([sent, *calls.values()], timeout=self._timeout, return_when=FIRST_EXCEPTION)
-        pool.shutdown(wait=False)
         errors = {url: error for url, call in calls.items() if call in done and (error := call.exception())}
         problem = sent.exception() if sent in done else None
         if not pending and not errors and problem is None:
@@ -128,55 +128,36 @@ class CollectiveTransport:
         reason = problem or next(iter(errors.values()), None) or TimeoutError(f"no end after {self._timeout:g} s")
         return self._broken(replicas, {url: e for url, e in errors.items() if isinstance(e, Exception)}, reason)
 
+    def _call(self, replica: ControlPlane, route: str, body: Mapping[str, Any]) -> Future[Any]:
+        """A call that may hang with its server's workers, and must not keep this process from ending then."""
+        return in_daemon_thread(lambda: replica.post(route, body, timeout=self._timeout), "ascent-weights")
+
     def _broken(
         self, replicas: Sequence[ControlPlane], errors: Mapping[str, Exception], reason: BaseException | None = None
     ) -> dict[str, Exception]:
         """The group has lost a member: no server has all weights."""
-        self._forget()
+        self._abandon()
+        _tell_given_up(replicas)
         why = f": {reason}" if reason else ""
-        lost = WeightSyncError(f"the {self.backend} group lost a member, so nobody got all weights{why}")
+        lost = WeightTransferError(f"the {self.backend} group lost a member, so nobody got all weights{why}")
         return {replica.url: errors.get(replica.url, lost) for replica in replicas}
 
-    def _forget(self) -> None:
-        self._group, self._members = None, ()
-        if self._worker is not None:
-            self._worker.stop()
-            self._worker = None
+    def _abandon(self) -> None:
+        group, self._group, self._members = self._group, None, ()
+        if group is not None:
+            group.abandon()
 
 
-class _DeviceThread:
-    """Runs everything that touches the group, with the device set. A daemon: a collective that never ends can't keep
-    the process from ending."""
+def _tell_given_up(replicas: Sequence[ControlPlane]) -> None:
+    """Tell servers that these weights won't come: workers that wait for them for ever are restarted by whoever watches
+    them."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="ascent-collective", daemon=True).start()
+    def tell(replica: ControlPlane) -> None:
+        with contextlib.suppress(ServerCallError):  # the one that is gone
+            replica.post(GIVE_UP, {}, timeout=_GIVE_UP_SECONDS)
 
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._tasks.put((task, future))
-        return future
-
-    def stop(self) -> None:
-        self._tasks.put(None)
-
-    def _run(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            task, future = item
-            try:
-                _set_device(self._device)
-                future.set_result(task())
-            except BaseException as error:  # noqa: BLE001  # it is the caller's, who asks the future
-                future.set_exception(error)
-
-
-def _set_device(device: str) -> None:
-    """The communicators take the current device of their thread."""
-    kind, _, index = device.partition(":")
-    accelerator: Any = devices.module(cast(Any, kind))
-    if accelerator is not None:
-        accelerator.set_device(int(index or accelerator.current_device()))
+    with ThreadPoolExecutor(max(1, len(replicas)), thread_name_prefix="ascent-weights") as pool:
+        list(pool.map(tell, replicas))
 
 
 def _own_address(url: str) -> str:

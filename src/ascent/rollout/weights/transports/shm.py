@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ascent.rollout.engine import WeightSyncError
 from ascent.rollout.in_vllm.plugin import SHM_BACKEND
-from ascent.rollout.in_vllm.shared_memory import Segment, SegmentError, Slot, aligned, remove_stale
+from ascent.rollout.in_vllm.shared_memory import SegmentError, Slot, aligned
 from ascent.rollout.weights.control import ControlPlane, ServerCallError
-from ascent.rollout.weights.transports.base import Named, update_body
+from ascent.rollout.weights.transports.base import Named, Reach, update_body
+from ascent.rollout.weights.transports.shm_segments import Segment, remove_stale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,12 +26,25 @@ class ShmTransport:
     chunks of memory are used, and only while weights are sent.
     """
 
-    backend = SHM_BACKEND
+    backend: ClassVar[str] = SHM_BACKEND
+    reach: ClassVar[Reach] = Reach(
+        "shared memory of this machine, which servers on any device read",
+        device_kinds=("cpu", "npu", "cuda"),
+        same_host=True,
+    )
 
-    def __init__(self, dtype: str, chunk_bytes: int = DEFAULT_CHUNK_BYTES, timeout: float = 300.0) -> None:
-        self._dtype = dtype
-        self._chunk_bytes = chunk_bytes
-        self._timeout = timeout
+    def __init__(
+        self,
+        dtype: str,
+        device: str = "cpu",
+        *,
+        address: str | None = None,
+        chunk_bytes: int | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        del device, address  # weights of any device are copied, to servers of this machine
+        self._dtype, self._timeout = dtype, timeout
+        self._chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
 
     def connect(self, replicas: Sequence[ControlPlane], incarnations: Mapping[str, str]) -> Mapping[str, Exception]:
         """See Transport; the engine has nothing to initialise."""

@@ -30,19 +30,19 @@ class CanaryResult:
 
     @property
     def agrees(self) -> bool:
-        """False also where a log-probability was not a number."""
+        """Whether the difference is allowed; never where a log-probability was not a number."""
         return self.mean <= self.allowed
 
 
-class CanaryJudge:
-    """Learns what difference is usual, over all servers of a run."""
+class CanaryTolerance:
+    """How far a server may differ from the trainer: learned over all servers of a run."""
 
     def __init__(self, dtype: str) -> None:
         self._floor, self._ceiling = _FLOOR[dtype], _CEILING[dtype]
         self._usual: float | None = None
 
-    def judge(self, mean: float) -> CanaryResult:
-        """Judge one server's difference, and learn from it when it is allowed."""
+    def check(self, mean: float) -> CanaryResult:
+        """Whether one server's mean difference is allowed; one that is counts for what is usual from now on."""
         allowed = self._ceiling
         if self._usual is not None:
             allowed = min(self._ceiling, max(self._floor, _MARGIN * self._usual))

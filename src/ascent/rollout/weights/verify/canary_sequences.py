@@ -19,8 +19,11 @@ def canary_sequences(prompts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...],
 
 
 def measure(model: Any, sequences: tuple[tuple[int, ...], ...]) -> Canary:
-    """What the model's present weights make of `sequences` (N of them, at most T tokens). Collective with a sharded
-    model; leaves the model in the mode and on the device it is in (the host, for a model that training will shard)."""
+    """The log-probabilities that the model's present weights give to `sequences` (N of them, at most T tokens).
+
+    Collective with a sharded model. It runs on the device where the model is (the host, for a model that training will
+    shard), and leaves the model in the mode that it found.
+    """
     device = next(model.parameters()).device
     longest = max(len(sequence) for sequence in sequences)
     ids_NT = torch.zeros(len(sequences), longest, dtype=torch.long, device=device)

@@ -1,4 +1,19 @@
-"""What the servers' reports must say, computed from the weights as they leave the trainer."""
+"""What the servers' reports must say, computed from the weights as they leave the trainer.
+
+A weight `o` of two rows and three columns, [[1, 2, 3], [4, 5, 6]], goes to a server that packs it:
+
+    it leaves     `observe` keeps its fingerprint; and for the seed of this version, whose signs are +1, -1, +1, also
+                  each row times the signs, [2, 5], and a few columns as they are, such as the last one, [3, 6]
+    it arrives    the server's worker takes the fingerprint too. If it differs: "arrived with other values"
+    it is held    what lies in the model as it was sent is read back and fingerprinted. If that differs: "is held with
+                  other values". `o` was packed away, so it can't be read
+    it computes   the layer is given the signs, and for each column a vector with a single 1: [0, 0, 1]. It must answer
+                  [2, 5] and [3, 6]. If it doesn't: "is not what layer L computes with"
+
+The signs meet every element, so a gross fault anywhere shows in the sums, which are compared within rounding. A column
+comes back exactly; which ones are asked for changes with every version. With tensor parallelism a rank answers for its
+part: rows are compared where they lie, and sums of layers that are cut by columns are added over the ranks first.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +51,7 @@ class _Probed:
 
 
 class Expectation:
-    """Filled while the weights are walked: every tensor in the dtype and with the bits that are sent."""
+    """What a server must report after one update. It is given every tensor as it is sent, in its final dtype."""
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
@@ -46,7 +61,7 @@ class Expectation:
         self._probed: dict[str, _Probed] = {}
 
     def observe(self, name: str, tensor: Tensor) -> None:
-        """Note one tensor. A matrix costs 36 bytes (float32) for each of its rows."""
+        """Keep what it takes to recognise one tensor: of a matrix, 36 bytes (in float32) for each of its rows."""
         import torch
 
         self.nbytes += tensor.numel() * tensor.element_size()
@@ -66,7 +81,7 @@ class Expectation:
         self._probed[name] = _Probed(sums, picked, numbers)
 
     def differences(self, reports: Sequence[Mapping[str, Any]], device: str) -> list[Difference]:
-        """What the workers of one server (its ranks) report otherwise, the most telling first."""
+        """Where the reports of one server's ranks are not as they must be, the most telling first."""
         found: dict[str, Difference] = {}
         for rank, report in enumerate(reports):
             on_rank = f" on rank {rank}" if len(reports) > 1 else ""
@@ -141,7 +156,7 @@ def _columns_agree(piece: Mapping[str, Any], expected: _Probed, rows: slice) -> 
 
 
 def _sums_agree(sums: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """False also for what is not finite, and for another number of rows."""
+    """Whether sums are equal within `tolerance`; not finite ones, or another number of them, are not."""
     if sums.shape != expected.shape:
         return False
     scale = expected.abs().clamp(min=float(expected.square().mean().sqrt()))

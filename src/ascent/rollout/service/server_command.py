@@ -13,6 +13,7 @@ from ascent import devices
 from ascent.rollout.in_vllm.guard import SETTINGS_VARIABLE
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
+from ascent.rollout.weights.transports.choice import backend
 
 _ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # the routes that take weights; the guard stands before them
@@ -43,7 +44,7 @@ def server_command(settings: ServiceSettings, port: int) -> list[str]:
     if settings.tensor_parallel > 1:
         command += ["--tensor-parallel-size", str(settings.tensor_parallel)]
     if settings.transport is not None:
-        command += ["--weight-transfer-config", json.dumps({"backend": settings.transport})]
+        command += ["--weight-transfer-config", json.dumps({"backend": backend(settings.transport)})]
     if settings.worker_extension is not None:
         command += ["--worker-extension-cls", settings.worker_extension]
     return [*command, *settings.extra_arguments]
@@ -76,6 +77,11 @@ def server_environment(
     }
     environment[SETTINGS_VARIABLE] = json.dumps(guard)
     return environment
+
+
+def allows_pickled_handles(outer: Mapping[str, str]) -> bool:
+    """Whether servers that are started from the environment `outer` take handles of device memory as a pickle."""
+    return outer.get("VLLM_ALLOW_INSECURE_SERIALIZATION") == "1"
 
 
 def _in_one_process(settings: ServiceSettings) -> bool:
