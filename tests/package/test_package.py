@@ -29,7 +29,7 @@ ORDER = (
     ("types",),
     ("sandbox",),
 )
-ANYWHERE = {"errors", "process"}  # standard library only
+ANYWHERE = {"errors", "machine_share", "process"}  # standard library only
 ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
 MAY_ASK_THE_ENVIRONMENT = {"selftest"}  # beside cli; the others are told what they need
 
@@ -75,7 +75,7 @@ def test_imports_go_one_way() -> None:
 def test_rooms_that_stand_alone_import_the_standard_library_only() -> None:
     standard = set(sys.stdlib_module_names) | {"ascent"}
     for room, path in modules():
-        if room not in ALONE | ANYWHERE and path.name != "process.py":
+        if room not in ALONE | ANYWHERE:
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = []
@@ -122,18 +122,19 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = {'torch', 'pydantic', 'yaml', 'rich', 'transformers', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=280)
 
 
 def test_public_names_are_lazy() -> None:
     code = "import sys, ascent; assert 'torch' not in sys.modules; print(sorted(dir(ascent)))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=280)
     assert "GRPOTrainer" in done.stdout
     with pytest.raises(AttributeError, match="no attribute 'Nothing'; public names: CodeReward"):
         ascent.Nothing  # noqa: B018
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(1800)
 def test_public_names_are_there() -> None:
     from ascent import CodeReward, GRPOConfig, GRPOTrainer
 
