@@ -12,7 +12,7 @@ from ascent.config import RunConfig
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.out_of_memory import OutOfMemoryError, explain_out_of_memory
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def explained(folder: Path, phase: str, **config: Any) -> str:

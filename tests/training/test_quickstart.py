@@ -16,7 +16,7 @@ from ascent.rollout.starter.building import Recipe, starter_folder
 from ascent.rollout.starter.warm_start import Schedule
 from ascent.tracking.run_directory import RunDirectory, read_json_lines
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 Ascent = Callable[..., subprocess.CompletedProcess[str]]
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
 TIMED = {"times", "engine", "device", "step_time"}

@@ -14,7 +14,7 @@ import pytest
 
 from ascent.rollout.engine import WeightMismatchError, WeightSyncError
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from ascent.rollout.weights.generations import generation
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
