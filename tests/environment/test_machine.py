@@ -191,6 +191,18 @@ def test_program_that_isnt_there() -> None:
     )
 
 
+def test_memory_is_what_the_control_groups_allow(npu_machine: Path) -> None:
+    write(npu_machine / "proc/meminfo", "MemTotal: 536870912 kB\nMemAvailable: 402653184 kB\n")
+    whole = machine.inspect(npu_machine, {}, answering("", 1), []).host
+    assert (whole.memory_total, whole.memory_available) == (512 << 30, 384 << 30)
+    write(npu_machine / "proc/self/cgroup", "0::/batch/job\n")
+    write(npu_machine / "proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    write(npu_machine / "sys/fs/cgroup/batch/memory.max", f"{64 << 30}\n")
+    write(npu_machine / "sys/fs/cgroup/batch/job/memory.max", "max\n")
+    limited = machine.inspect(npu_machine, {}, answering("", 1), []).host
+    assert (limited.memory_total, limited.memory_available) == (64 << 30, 64 << 30)
+
+
 def test_this_machine() -> None:
     environment = machine.inspect()
     assert checks.run(environment)

@@ -156,7 +156,12 @@ def test_a_silent_server_that_uses_the_cpu_is_given_longer(watched: Callable[...
 def test_a_server_whose_engine_is_dead_is_restarted(watched: Callable[..., Watched]) -> None:
     server = watched()
     server.until("ready")
-    server.react = lambda state: server.health.write_text("200") and None if state == "restarting" else None
+
+    def mend(state: str) -> None:
+        if state == "restarting":
+            server.health.write_text("200")
+
+    server.react = mend
     server.health.write_text("503")
     server.until("ready", restarts=1)
     assert server.watch.record.why == "its engine is dead (/health answers 503)"
