@@ -14,7 +14,8 @@ from ascent import config, renamed
 from ascent.errors import InputError
 from ascent.trainer_fields import trainer_fields
 
-pytestmark = pytest.mark.torch  # trainer settings are checked against the installed TRL
+# Trainer settings are checked against the installed TRL, which takes long to import on a busy machine.
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 FIELD = {  # a configuration as it circulates
     "learning_rate": 1e-5,

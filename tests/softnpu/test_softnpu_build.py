@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.softnpu_env import ROOT
 
+pytestmark = pytest.mark.timeout(1800)
 BUILD = ROOT / "testing/softnpu/build.py"
 MAKE_SLOWLY = f"""
 import sys, time

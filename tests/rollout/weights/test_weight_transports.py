@@ -19,6 +19,7 @@ from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.generations import generation
 from ascent.rollout.weights.shared_memory import OpenedSegment, Segment, SegmentError, Slot, parse_slots
 
+pytestmark = pytest.mark.timeout(1800)
 SHARED = {"same_host": True, "shares_device": True}
 APART = {"same_host": True, "shares_device": False}
 ELSEWHERE = {"same_host": False, "shares_device": False}
