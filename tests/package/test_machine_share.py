@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(machine_share.PROCESSES_VARIABLE, raising=False)
 
 
-def tree(root: Path, groups: str, mounts: list[str], files: dict[str, object]) -> Path:
+def tree(root: Path, groups: str, mounts: list[str], files: Mapping[str, object]) -> Path:
     """A machine whose /sys/fs/cgroup has these files."""
     process = root / "proc/self"
     process.mkdir(parents=True)
@@ -141,7 +142,7 @@ def test_a_wrong_number_of_processes_is_refused(tmp_path: Path, wrong: str, monk
 
 def test_memory_limits(tmp_path: Path) -> None:
     assert memory_limit(tmp_path) is None
-    files: dict[str, object] = {"memory.max": "max", "a/memory.max": 4 << 30, "a/b/memory.max": 8 << 30}
+    files: Mapping[str, object] = {"memory.max": "max", "a/memory.max": 4 << 30, "a/b/memory.max": 8 << 30}
     assert memory_limit(tree(tmp_path / "nested", "0::/a/b", [V2], files)) == 4 << 30
     assert memory_limit(tree(tmp_path / "none", "0::/", [V2], files)) is None
     files = {"memory/memory.limit_in_bytes": NO_LIMIT_OF_VERSION_1, "memory/a/memory.limit_in_bytes": 1 << 30}
