@@ -8,6 +8,7 @@ machine's totals say nothing of that. The kernel's documentation has the files: 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -39,12 +40,12 @@ def cores_of_this_process(root: Path = Path("/")) -> int:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Bytes that the control groups of this process allow it, with all that they hold; None when they set no limit."""
-    found = []
-    for version, group in _groups(root, "memory"):
-        text = _read(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
-        if text.isdigit() and int(text) < 1 << 62:  # version 1 says "none" with the largest number of whole pages
-            found.append(int(text))
-    return min(found, default=None)
+    return min((limit for limit, _ in _memory(root)), default=None)
+
+
+def memory_left(root: Path = Path("/")) -> int | None:
+    """Bytes of `memory_limit` that nobody uses yet; file pages that the kernel would give up first count as unused."""
+    return min((max(0, limit - used) for limit, used in _memory(root)), default=None)
 
 
 def _processes_here() -> int:
@@ -76,6 +77,20 @@ def _quotas(root: Path) -> Iterator[int]:
             quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):  # else "max", -1, or not bounded at this level
             yield int(quota) // int(period)
+
+
+def _memory(root: Path) -> Iterator[tuple[int, int]]:
+    """(limit, used) in bytes of every control group over this process that limits its memory."""
+    for version, group in _groups(root, "memory"):
+        if version == 2:
+            names = ("memory.max", "memory.current", "inactive_file")
+        else:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        limit, used = _read(group / names[0]), _read(group / names[1])
+        if limit.isdigit() and int(limit) < 1 << 62:  # version 1 says "none" with the largest number of whole pages
+            pages = re.search(rf"^{names[2]} (\d+)$", _read(group / "memory.stat"), re.M)
+            spare = int(pages[1]) if pages else 0
+            yield int(limit), max(0, int(used) - spare) if used.isdigit() else 0
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[int, Path]]:

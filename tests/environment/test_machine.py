@@ -201,6 +201,9 @@ def test_memory_is_what_the_control_groups_allow(npu_machine: Path) -> None:
     write(npu_machine / "sys/fs/cgroup/batch/job/memory.max", "max\n")
     limited = machine.inspect(npu_machine, {}, answering("", 1), []).host
     assert (limited.memory_total, limited.memory_available) == (64 << 30, 64 << 30)
+    write(npu_machine / "sys/fs/cgroup/batch/memory.current", f"{60 << 30}\n")
+    used = machine.inspect(npu_machine, {}, answering("", 1), []).host
+    assert (used.memory_total, used.memory_available) == (64 << 30, 4 << 30)
 
 
 def test_this_machine() -> None:

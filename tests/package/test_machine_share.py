@@ -12,7 +12,7 @@ import pytest
 
 from ascent import machine_share
 from ascent.errors import InputError
-from ascent.machine_share import cores_of_this_process, memory_limit, usable_cores
+from ascent.machine_share import cores_of_this_process, memory_left, memory_limit, usable_cores
 
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 CPU = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
@@ -151,14 +151,33 @@ def test_memory_limits(tmp_path: Path) -> None:
     assert memory_limit(tree(tmp_path / "free", groups.format("/"), [CPU, MEMORY], files)) is None
 
 
+def test_memory_that_is_left(tmp_path: Path) -> None:
+    assert memory_left(tmp_path) is None
+    files: Mapping[str, object] = {
+        "a/memory.max": 1000,
+        "a/memory.current": 800,
+        "a/memory.stat": "anon 500\ninactive_file 300\nactive_file 7",
+        "a/b/memory.max": 600,
+        "a/b/memory.current": 50,
+    }
+    assert memory_left(tree(tmp_path / "two", "0::/a/b", [V2], files)) == 500
+    files = {
+        "memory/memory.limit_in_bytes": 1000,
+        "memory/memory.usage_in_bytes": 1500,
+        "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 400",
+    }
+    assert memory_left(tree(tmp_path / "one", "4:memory:/\n0::/", [MEMORY], files)) == 0
+
+
 def test_this_machine_is_read() -> None:
     """In a process of its own, bound to one core: what the kernel's own files hold is understood."""
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from ascent.machine_share import *; print(usable_cores(), cores_of_this_process(), memory_limit())"
+        "from ascent.machine_share import *\n"
+        "print(usable_cores(), cores_of_this_process(), memory_limit(), memory_left())"
     )
     environment = {**os.environ, "LOCAL_WORLD_SIZE": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    cores, share, limit = done.stdout.split()
+    cores, share, limit, left = done.stdout.split()
     assert (cores, share) == ("1", "1")
-    assert limit == "None" or int(limit) > 1 << 20
+    assert limit == left == "None" or int(limit) >= int(left) >= 0
