@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ascent.machine_share import usable_cores
 from ascent.process import quieten_transformers, set_up_process
 from ascent.rewards.code import CodeReward
 from ascent.tracking import run_directory
@@ -95,7 +96,7 @@ def run_cell(variant: str, seed: int, out: Path) -> None:
         lines = read_json_lines(out / f"{variant}-{seed}" / "metrics.jsonl")
         seconds = sum(line["times"]["step"] for line in lines)
         result = {**summary, "steps": len(lines), "training_seconds": seconds}
-    write_json(result_file(out, variant, seed), {**result, "cores": os.cpu_count(), "load": os.getloadavg()[1]})
+    write_json(result_file(out, variant, seed), {**result, "cores": usable_cores(), "load": os.getloadavg()[1]})
 
 
 def train(name: str, seed: int, out: Path, overrides: Sequence[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from ascent.machine_share import usable_cores
 from ascent.sandbox import AssertTest, FunctionTest, Level, Program, Sandbox, StdioTest, Test
 from ascent.sandbox.attack import processes_below
 
@@ -111,7 +112,7 @@ def measure(contestants: dict[str, Contestant], seconds: float) -> dict[str, dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=8.0, help="of work for each contestant")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="programs at once")
+    parser.add_argument("--workers", type=int, default=usable_cores(), help="programs at once")
     parser.add_argument("--nice", type=int, default=19, help="of all contestants; lower it where other work runs too")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

@@ -46,7 +46,7 @@ def run_tests(
     path: Sequence[Path] = (),
     environment: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
-    seconds: float = 280,
+    seconds: float = 1500,
 ) -> ChildRun:
     """Run `node_ids` with `path` before everything else that Python imports from."""
     results = folder / "results.xml"

@@ -10,12 +10,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from ascent.process import set_up_process
 
 ROOT = Path(__file__).resolve().parents[1]
 set_up_process()  # before any test imports torch
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,7 +101,7 @@ def task_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ascent() -> Callable[..., subprocess.CompletedProcess[str]]:
     """ascent("train", ...) runs the command line in a process of its own."""
 
-    def run(*arguments: object, cwd: Path | None = None, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, cwd: Path | None = None, timeout: float = 1500) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ascent", *map(str, arguments)]
         path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT / "src"))))
         environment = {**os.environ, "PYTHONPATH": path}

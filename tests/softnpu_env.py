@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 # What this process may have set for itself, and would keep another from the devices.
@@ -57,7 +58,7 @@ def softnpu_environment(
 
 
 def run_softnpu(
-    program: str, *arguments: object, environment: dict[str, str] | None = None, timeout: float = 240
+    program: str, *arguments: object, environment: dict[str, str] | None = None, timeout: float = 1500
 ) -> str:
     """What a Python program given as text prints, run in a process with the software NPU. Asserts that it succeeds."""
     done = subprocess.run(
@@ -72,12 +73,14 @@ def run_softnpu(
     return done.stdout
 
 
-def run_ranks(program: str, environment: dict[str, str], ranks: int = 2, timeout: float = 240) -> list[str]:
+def run_ranks(program: str, environment: dict[str, str], ranks: int = 2, timeout: float = 1500) -> list[str]:
     """What each rank of a program prints, with the variables that torchrun would set. Asserts that all succeed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    group = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
     started = []
     for rank in range(ranks):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}

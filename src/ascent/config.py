@@ -117,7 +117,7 @@ class RewardSection(Section):
 class SandboxSection(Section):
     """How model-written programs are run."""
 
-    slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half the cores, at least one
+    slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half of this process's cores
     require: Level = "confined"  # refuse to train on a machine that can't confine programs this well
     wall_seconds: float = pydantic.Field(10.0, gt=0)
     cpu_seconds: float = pydantic.Field(5.0, gt=0)

@@ -31,7 +31,7 @@ def benchmark() -> ModuleType:
 def test_shuffled_rewards_are_the_same_rewards_for_other_completions(benchmark: ModuleType) -> None:
     task = Task("inc", "", (FunctionTest("f", (0,), 1),), entry_point="f")
     programs = ["def f(x): return 1", "def f(x): return 2"] * 16
-    with Sandbox(slots=1) as sandbox:
+    with Sandbox(slots=1, nice=0) as sandbox:
         true = CodeReward([task], sandbox=sandbox)(programs, ["inc"] * 32)
         shuffled: Any = benchmark.ShuffledReward([task], sandbox=sandbox)
         given = shuffled(programs, ["inc"] * 32)

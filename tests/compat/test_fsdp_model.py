@@ -10,7 +10,7 @@ import pytest
 
 from ascent.compat.fsdp_model import save_whole_model
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def test_transformers_5_5_leaves_the_type_to_accelerate(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ascent import devices
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def arguments(**given: Any) -> SimpleNamespace:

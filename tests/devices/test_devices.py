@@ -10,7 +10,7 @@ import pytest
 
 from ascent import devices
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def draws() -> list[float]:

@@ -217,7 +217,7 @@ def test_long_lines_take_no_long_time(piece: str) -> None:
     assert time.process_time() - begun < 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=600))
 @example(b"\xff\xfe\x00")
 @example(b"{'grad_norm': 1e999, 'loss': -inf}")
@@ -226,7 +226,7 @@ def test_no_bytes_make_it_fail(log: bytes) -> None:
     faults.diagnose_stream(io.BytesIO(log))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(_PIECES), max_size=40).map("".join))
 def test_no_mixture_of_known_pieces_makes_it_fail(log: str) -> None:
     faults.diagnose_text(log)

@@ -191,6 +191,21 @@ def test_program_that_isnt_there() -> None:
     )
 
 
+def test_memory_is_what_the_control_groups_allow(npu_machine: Path) -> None:
+    write(npu_machine / "proc/meminfo", "MemTotal: 536870912 kB\nMemAvailable: 402653184 kB\n")
+    whole = machine.inspect(npu_machine, {}, answering("", 1), []).host
+    assert (whole.memory_total, whole.memory_available) == (512 << 30, 384 << 30)
+    write(npu_machine / "proc/self/cgroup", "0::/batch/job\n")
+    write(npu_machine / "proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    write(npu_machine / "sys/fs/cgroup/batch/memory.max", f"{64 << 30}\n")
+    write(npu_machine / "sys/fs/cgroup/batch/job/memory.max", "max\n")
+    limited = machine.inspect(npu_machine, {}, answering("", 1), []).host
+    assert (limited.memory_total, limited.memory_available) == (64 << 30, 64 << 30)
+    write(npu_machine / "sys/fs/cgroup/batch/memory.current", f"{60 << 30}\n")
+    used = machine.inspect(npu_machine, {}, answering("", 1), []).host
+    assert (used.memory_total, used.memory_available) == (64 << 30, 4 << 30)
+
+
 def test_this_machine() -> None:
     environment = machine.inspect()
     assert checks.run(environment)
@@ -198,7 +213,7 @@ def test_this_machine() -> None:
 
 
 def test_package_uses_the_standard_library_alone() -> None:
-    """Everything in the room imports without any installed package, and loads nothing else of Ascent."""
+    """Everything in the room imports without any installed package, and loads of Ascent what is open to all."""
     source = Path(machine.__file__).parents[2]
     names = sorted(
         str(file.relative_to(source).with_suffix("")).replace("/", ".").removesuffix(".__init__")
@@ -212,7 +227,7 @@ def test_package_uses_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     ours, foreign = done.stdout.splitlines()
-    assert ours == "['ascent']"
+    assert ours == "['ascent', 'ascent.errors', 'ascent.machine_share']"
     assert foreign == "[]"
     assert importlib.util.find_spec("ascent.environment")
 

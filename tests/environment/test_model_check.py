@@ -187,7 +187,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     config=st.dictionaries(st.sampled_from([*QWEN3_8B, "text_config", "quantization_config", "auto_map"]), JSON),
     tokenizer=st.dictionaries(
@@ -246,7 +246,16 @@ def byte_tokenizer(path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helpers get ten times longer: importing transformers takes long on a busy machine."""
+    ask = model_check.ask
+    monkeypatch.setattr(model_check, "ask", lambda program, arguments, seconds: ask(program, arguments, 10 * seconds))
+
+
 @pytest.mark.torch
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("patient")
 def test_real_tokenizer_is_tried(tmp_path: Path) -> None:
     """256 single bytes survive, but the model has embeddings for 100 of them only."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 100}
@@ -260,6 +269,8 @@ def test_real_tokenizer_is_tried(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("patient")
 def test_real_generation_is_judged(tmp_path: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

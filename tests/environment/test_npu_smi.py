@@ -130,7 +130,7 @@ TABLE = npu_tables.hbm_table(
 ) + npu_tables.process_table([(0, 0, 812, "python", 9000)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, len(TABLE) - 1), st.sampled_from(["", "|", "9", "\n", "x", " "])), max_size=30)
 )

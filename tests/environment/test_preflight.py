@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,17 @@ FULL = Environment(
 )
 
 
+def cpu_seconds() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
 def test_this_machine_is_checked_in_under_a_second() -> None:
+    """Of CPU time: a busy machine takes longer. Nothing is waited for either, such as an answer over the network."""
+    before = cpu_seconds()
     checked = preflight()
-    assert checked.seconds < 1.0
+    assert cpu_seconds() - before < 1.0
+    assert checked.seconds < 10.0
     assert checked.line.startswith("preflight: ")
     assert "\n" not in checked.line
 

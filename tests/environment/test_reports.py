@@ -201,7 +201,7 @@ def test_nothing_recognised_is_said() -> None:
     assert [finding.rule for finding in checks.run(reports.parse("hello"))] == ["A603"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=400))
 @example("vllm:" + "9" * 400)
 @example("torch==" + "1." * 300)
@@ -211,7 +211,7 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
     checks.run(reports.parse(text))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.sampled_from(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from ascent.environment import smoke
 
@@ -57,16 +58,12 @@ def test_step_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(child.pid, flush=True)\ntime.sleep(600)\n"
     )
-    begun = time.monotonic()
-    result = smoke.run_step(step(program, seconds=1.5), tmp_path)
+    result = smoke.run_step(step(program, seconds=2), tmp_path)
     assert result.outcome == "timeout"
-    assert time.monotonic() - begun < 10
+    assert result.seconds < 120
     child = result.output.split()[0]
     status = Path(f"/proc/{child}/status")
-    deadline = time.monotonic() + 5  # a killed process takes a moment to go
-    while lives(status):
-        assert time.monotonic() < deadline, "the child's process lives on"
-        time.sleep(0.05)
+    wait_until(lambda: not lives(status), "the end of the child's process")  # killed ones take a moment to go
 
 
 def test_ranks_know_their_place(tmp_path: Path) -> None:
@@ -88,13 +85,15 @@ def test_programs_of_the_steps_are_python() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("each", smoke.STEPS[3:4], ids=lambda each: each.name)
 def test_real_step_passes_on_this_machine(each: smoke.Step, tmp_path: Path) -> None:
-    result = smoke.run_step(each, tmp_path)
+    result = smoke.run_step(replace(each, seconds=10 * each.seconds), tmp_path)
     assert result.outcome == "passed", result.output
 
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.timeout(3600)
 def test_whole_smoke_test_passes_on_this_machine() -> None:
     assert [result.outcome for result in smoke.run()] == ["passed"] * len(smoke.STEPS)

@@ -202,7 +202,7 @@ def _touch(file: Path, text: str = "x") -> None:
 def container(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CONTAINER_ROOT": str(root)}
     return subprocess.run(
-        ["bash", str(SCRIPT), *arguments], capture_output=True, text=True, env=environment, timeout=30, check=False
+        ["bash", str(SCRIPT), *arguments], capture_output=True, text=True, env=environment, timeout=280, check=False
     )
 
 

@@ -27,7 +27,7 @@ msgpack quart numba memfabric_hybrid memcache_hybrid arctic-inference transforme
 # What npu.txt names although the image has it today; see the remarks there.
 NAMED_ANYWAY = {"rich", "markdown-it-py", "mdurl", "dill"}
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def normal(name: str) -> str:

@@ -18,7 +18,7 @@ from ascent.models.starter.warm_start import Schedule
 from ascent.tracking.rollouts import read_rollouts
 from ascent.tracking.run_directory import read_json_lines
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 Softnpu = Callable[..., dict[str, str]]
 
 TESTS = tuple(
@@ -65,7 +65,7 @@ def ascent(environment: Mapping[str, str], *arguments: object) -> subprocess.Com
     """The command line in a process whose device is the one of `environment`."""
     command = [sys.executable, "-m", "ascent", *map(str, arguments)]
     variables = {name: value for name, value in environment.items() if name != "ACCELERATE_USE_CPU"}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1500, check=False)
 
 
 def samples(run: Path, step: int) -> dict[str, tuple[list[int], float]]:

@@ -28,10 +28,9 @@ ORDER = (
     ("config_file", "trainer_fields"),
     ("renamed", "tables"),
     ("types",),
-    ("tables",),
     ("sandbox",),
 )
-ANYWHERE = {"errors", "process"}  # standard library only
+ANYWHERE = {"errors", "machine_share", "process"}  # standard library only
 ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
 MAY_ASK_THE_ENVIRONMENT = {"selftest"}  # beside cli; the others are told what they need
 
@@ -77,7 +76,7 @@ def test_imports_go_one_way() -> None:
 def test_rooms_that_stand_alone_import_the_standard_library_only() -> None:
     standard = set(sys.stdlib_module_names) | {"ascent"}
     for room, path in modules():
-        if room not in ALONE | ANYWHERE and path.name != "process.py":
+        if room not in ALONE | ANYWHERE:
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = []
@@ -169,9 +168,6 @@ def import_cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     }
 
 
-# Cycles that are there still, each by all its files: take out what is mended.
-
-
 def test_files_import_each_other_one_way() -> None:
     graph = import_graph(SOURCE)
     assert sum(map(len, graph.values())) > 300
@@ -221,7 +217,7 @@ def test_help_imports_nothing_but_the_command_line(arguments: list[str]) -> None
         "more = {name for name in new if name not in allowed and not name.startswith('ascent.cli')}\n"
         "assert not more, more"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: ascent")
 
@@ -233,13 +229,14 @@ def test_every_verb_is_a_file_and_a_line_in_the_table() -> None:
 
 def test_public_names_are_lazy() -> None:
     code = "import sys, ascent; assert 'torch' not in sys.modules; print(sorted(dir(ascent)))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=280)
     assert "GRPOTrainer" in done.stdout
     with pytest.raises(AttributeError, match="no attribute 'Nothing'; public names: CodeReward"):
         ascent.Nothing  # noqa: B018
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(1800)
 def test_public_names_are_there() -> None:
     from ascent import CodeReward, GRPOConfig, GRPOTrainer
 

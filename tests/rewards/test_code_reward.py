@@ -49,7 +49,7 @@ class Waiting:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(slots=1) as made:
+    with Sandbox(slots=1, nice=0) as made:
         yield made
 
 

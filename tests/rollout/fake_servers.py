@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from tests.free_port import free_port
 
 from ascent.rollout.in_vllm.guard import GENERATE, Guard, Receive, Scope, Send
 from ascent.rollout.service.address import ServiceAddress
@@ -50,9 +51,7 @@ class FakeServer:
         folder.mkdir(parents=True, exist_ok=True)
         self._token_file = folder / "token"
         self._token_file.write_text(TOKEN)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.behave: Callable[[dict[str, Any]], tuple[int, Any] | None] = lambda body: None
         self.gate = threading.Event()  # sampling waits for it
         self.gate.set()
@@ -92,6 +91,7 @@ class FakeServer:
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         while not self._server.started:
+            assert self._thread.is_alive(), f"no server at port {self.port}"
             time.sleep(0.005)
 
     def stop(self) -> None:
@@ -164,7 +164,7 @@ class PostsOnce:
         self.failed = {}
         for replica in replicas:
             try:
-                replica.post("/update_weights", {"update_info": {}}, timeout=2.0)
+                replica.post("/update_weights", {"update_info": {}}, timeout=20.0)
             except ServerCallError as error:
                 self.failed[replica.url] = error
         if replicas and len(self.failed) == len(replicas):

@@ -11,7 +11,7 @@ import pytest
 from ascent.rollout.engine import EngineSettings, PromptTooLongError, WeightSyncError
 from ascent.types import Completion, RolloutRequest, Sampling
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 MAX_LEN = 64
 
 

@@ -52,7 +52,7 @@ class Bench:
     def engine(self, *servers: FakeServer, delivery: PostsOnce | None = None, **options: Any) -> ServedEngine:
         """An engine with weights of version 1 (unless it joins)."""
         address = options.pop("address", None) or address_of(*servers)
-        made = ServedEngine(address, delivery or PostsOnce(), holder_name="test", connect_seconds=0.3, **options)
+        made = ServedEngine(address, delivery or PostsOnce(), holder_name="test", **options)
         self.engines.append(made)
         if options.get("sends_weights", True):
             made.update_weights(iter(()), 1)
@@ -79,7 +79,7 @@ def groups(count: int, n: int = 3, seed: int | None = 7, sampling: Sampling | No
     return [RolloutRequest(f"g{g}", (*PROMPT, g), n, sampling or Sampling(8), seed) for g in range(count)]
 
 
-def finish(engine: ServedEngine, seconds: float = 20.0) -> list[Completion]:
+def finish(engine: ServedEngine, seconds: float = 120.0) -> list[Completion]:
     """Poll to the end, giving weights of the next version when they are needed."""
     completions: list[Completion] = []
     version, until = 1, time.monotonic() + seconds
@@ -103,7 +103,7 @@ def assert_whole(completions: list[Completion], requests: list[RolloutRequest]) 
         assert completion.logps == tuple(-token / 10 for token in expected)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> float:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> float:
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds
@@ -292,7 +292,7 @@ def test_a_closed_engine_leaves_the_service_free(bench: Bench, monkeypatch: pyte
     engine = bench.engine(server)
     monkeypatch.setattr(replica.Replica, "release", release_slowly)
     monkeypatch.setattr(replica.Replica, "renew", renew_slowly)
-    assert renewing.wait(5)
+    assert renewing.wait(120)
     engine.close()
     assert server.guard._state.holder is None
 
@@ -303,7 +303,7 @@ def test_what_is_wrong_at_the_start_is_said(bench: Bench) -> None:
         ServedEngine(address_of(server, token="wrong"), PostsOnce(), holder_name="test")
     server.stop()
     with pytest.raises(EngineLostError, match="Cannot connect"):
-        bench.engine(server)
+        bench.engine(server, connect_seconds=0.3)
 
 
 def test_a_server_of_another_version_is_refused_in_words(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +414,7 @@ def test_a_service_whose_servers_all_hang_is_lost_in_the_end(bench: Bench) -> No
     began = time.monotonic()
     with pytest.raises(EngineLostError, match="no sampling server has answered for 1 s"):
         finish(engine)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 60  # the default is 600
     silent.close()
 
 

@@ -229,7 +229,8 @@ def test_begin_breaks_off_what_others_sample(door: Door) -> None:
         hold = await door.hold()
         door.served.slow = True
         question = asyncio.ensure_future(door.call("POST", "/v1/completions", {}))
-        await asyncio.sleep(0.01)
+        while not door.served.paths:
+            await asyncio.sleep(0)
         assert (await door.call("GET", "/ascent/status"))[1]["running"] == 1
         status, _ = await door.call("POST", "/ascent/weights/begin", {"version": 1}, x_ascent_hold=hold)
         assert status == 200
@@ -281,7 +282,8 @@ def test_begin_is_undone_when_requests_do_not_end(door: Door, monkeypatch: pytes
         hold = await door.hold()
         door.served.slow = door.served.stubborn = True
         running = asyncio.ensure_future(door.call("POST", "/v1/completions", {}))
-        await asyncio.sleep(0.01)
+        while not door.served.paths:
+            await asyncio.sleep(0)
         status, content = await door.call("POST", "/ascent/weights/begin", {"version": 1}, x_ascent_hold=hold)
         assert (status, content["code"]) == (409, "running")
         assert door.state.weights == "none"

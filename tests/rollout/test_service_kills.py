@@ -25,7 +25,7 @@ from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.types import Completion, RolloutRequest, Sampling
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(3600)]
 MAX_LEN = 64
 
 
@@ -61,12 +61,15 @@ def engine_for(address: Any) -> Any:
     return engine
 
 
-def drain(engine: Any) -> None:
-    while engine.unfinished():
+def sample_on(engine: Any) -> None:
+    """Until the service is lost."""
+    while True:
+        if not engine.unfinished():
+            engine.submit(requests(0))
         engine.poll()
 
 
-def wait_until_gone(groups: list[int], seconds: float = 15.0) -> None:
+def wait_until_gone(groups: list[int], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while any(group_members(group) for group in groups):
         assert time.monotonic() < until, [group_members(group) for group in groups]
@@ -122,11 +125,10 @@ def test_servers_end_when_their_supervisor_is_killed(settings: ServiceSettings) 
         supervisor = found("orphans")
         groups = [replica.pid for replica in supervisor.replicas if replica.pid]
         os.kill(supervisor.pid, signal.SIGKILL)
-        engine.submit(requests(0))
         began = time.monotonic()
         with pytest.raises(EngineLostError, match=r"supervisor of service orphans .* is gone.*replica-0\.log"):
-            drain(engine)
-        assert time.monotonic() - began < 10
+            sample_on(engine)
+        assert time.monotonic() - began < 60  # without a folder it would be 600
         wait_until_gone(groups)
         engine.close()
 
@@ -138,8 +140,8 @@ def test_everything_ends_when_ascent_serve_is_killed(home: Path, tiny_policy: Ca
     groups = [replica.pid for replica in supervisor.replicas if replica.pid]
     serving.process.kill()
     serving.process.wait()
-    wait_until_gone(groups, 30)
-    until = time.monotonic() + 10
+    wait_until_gone(groups)
+    until = time.monotonic() + 120
     while start_ticks(supervisor.pid) == supervisor.started:
         assert time.monotonic() < until
         time.sleep(0.1)
@@ -163,7 +165,7 @@ def test_everything_ends_when_the_process_that_started_it_is_killed(settings: Se
     groups = [replica.pid for replica in found("child").replicas if replica.pid]
     owner.kill()
     owner.wait()
-    wait_until_gone(groups, 30)
+    wait_until_gone(groups)
 
 
 def test_two_ranks_sample_what_one_does(settings: ServiceSettings) -> None:

@@ -24,7 +24,7 @@ from ascent.rollout.service.address import ServiceAddress, find_service
 from ascent.rollout.service.processes import group_members
 from ascent.types import Completion, RolloutRequest, Sampling
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LEN = 64
 NAME = "tiny"
@@ -64,7 +64,7 @@ class Serving:
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
-    def wait(self, words: str, count: int = 1, seconds: float = 200.0) -> None:
+    def wait(self, words: str, count: int = 1, seconds: float = 1200.0) -> None:
         """Until the terminal shows `words` so many times."""
         until = time.monotonic() + seconds
         while self.text().count(words) < count:
@@ -78,7 +78,7 @@ class Serving:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(60)
+            self.process.wait(300)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def status_of(url: str, method: str, route: str, token: str | None) -> int:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(url + route, b"{}" if method == "POST" else None, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -238,7 +238,7 @@ def test_a_server_killed_while_sampling_costs_no_completion(serving: Serving, ad
             asked += 1
             engine.update_weights(iter(()), 2)
         completions += engine.poll()
-    assert noticed < 10
+    assert noticed < 60
     assert asked == 1
     assert before < len(completions) == 256
     for completion in completions:
@@ -256,7 +256,7 @@ def test_stopping_leaves_nothing(serving: Serving, address: ServiceAddress, asce
     pid = server_pid(address)
     assert len(group_members(pid)) >= 2
     assert ascent("serve", "--stop", NAME).returncode == 0
-    assert serving.process.wait(30) == 0
+    assert serving.process.wait(300) == 0
     assert group_members(pid) == []
     assert address.folder is not None
     assert not address.folder.exists()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.free_port import free_port
 
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.service import keeper, record, server_command, server_process, watch
 from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, lost
-from ascent.rollout.service.processes import group_members, start_ticks
+from ascent.rollout.service.processes import cpu_ticks, group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
 from ascent.rollout.service.server_log import excerpt, last_line, log_text
 from ascent.rollout.service.server_process import Endpoint, ServerProcess
@@ -34,7 +34,8 @@ from ascent.rollout.service.watch import ReplicaWatch
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
 
 ENGINE = EngineSettings("/models/tiny", "float32", 64, kv_cache_bytes=2**24)
-SETTINGS = ServiceSettings(ENGINE, "cpu", hung_after=0.6, max_restarts=2)
+SETTINGS = ServiceSettings(ENGINE, "cpu", hung_after=30.0, max_restarts=2)
+IMPATIENT = replace(SETTINGS, hung_after=0.6)
 SERVER = """
 import http.server, json, os, subprocess, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,14 +59,13 @@ class Watched:
         self.health.write_text("200")
         self.guard = folder / "health.guard"
         self.guard.write_text("{}")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.log = folder / "logs" / "replica-0.log"
         self.stop = threading.Event()
         self.said: list[str] = []
         self.groups: list[int] = []
         self.states: list[str] = []
+        self.react: Callable[[str], None] = lambda state: None  # called at once when a state changes
         self.watch = ReplicaWatch(
             settings,
             command or [sys.executable, "-c", SERVER, str(port), str(self.health)],
@@ -74,11 +74,15 @@ class Watched:
             ReplicaRecord(f"http://127.0.0.1:{port}", str(self.log)),
             name="replica 0",
             stop=self.stop,
-            changed=lambda: self.states.append(self.watch.record.state),
+            changed=self._changed,
             tell=self.said.append,
             group=lambda sign, group: self.groups.append(group) if sign == "+" else None,
         )
         self.watch.start()
+
+    def _changed(self) -> None:
+        self.states.append(self.watch.record.state)
+        self.react(self.states[-1])
 
     def until(self, state: str, restarts: int = 0) -> int:
         """Wait for a state; the process."""
@@ -87,13 +91,13 @@ class Watched:
 
     def close(self) -> None:
         self.stop.set()
-        self.watch.join(20)
+        self.watch.join(120)
         assert not self.watch.is_alive()
         for group in self.groups:
             assert group_members(group) == [], "something outlived its server"
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -128,7 +132,7 @@ def test_a_killed_server_is_restarted_and_what_it_left_is_ended(watched: Callabl
 
 
 def test_a_server_that_hangs_is_restarted(watched: Callable[..., Watched]) -> None:
-    server = watched()
+    server = watched(IMPATIENT)
     pid = server.until("ready")
     os.kill(pid, signal.SIGSTOP)
     server.until("ready", restarts=1)
@@ -137,25 +141,33 @@ def test_a_server_that_hangs_is_restarted(watched: Callable[..., Watched]) -> No
 
 
 def test_a_silent_server_that_uses_the_cpu_is_given_longer(watched: Callable[..., Watched]) -> None:
-    watching = watched().watch
-    for code, busy in (("while True: pass", True), ("import time; time.sleep(60)", False)):
-        process = subprocess.Popen([sys.executable, "-c", code])
-        time.sleep(0.3)
+    watching = watched(IMPATIENT).watch
+    for code, busy in (("while True: pass", True), ("import time; time.sleep(600)", False)):
+        begun = f"print(flush=True)\n{code}"
+        process = subprocess.Popen([sys.executable, "-c", begun], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        if not busy:
+            wait_for(lambda pid=process.pid: not cpu_ticks(pid)[1])  # type: ignore[misc]
         look = watch._Busy(process.pid)
         time.sleep(0.3)
         assert look.now() == busy
         patience = [silent for silent in (0.5, 0.7, 4.7, 4.9) if watching._hangs(silent, look)]
         assert patience == ([4.9] if busy else [0.7, 4.7, 4.9])
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_a_server_whose_engine_is_dead_is_restarted(watched: Callable[..., Watched]) -> None:
     server = watched()
     server.until("ready")
+
+    def mend(state: str) -> None:
+        if state == "restarting":
+            server.health.write_text("200")
+
+    server.react = mend
     server.health.write_text("503")
-    wait_for(lambda: server.watch.record.state == "restarting")
-    server.health.write_text("200")
     server.until("ready", restarts=1)
     assert server.watch.record.why == "its engine is dead (/health answers 503)"
 
@@ -229,15 +241,17 @@ def test_an_excerpt_of_a_log_begins_with_the_cause() -> None:
 
 
 def test_the_keeper_ends_groups_when_its_writer_is_gone(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
-    doomed = ServerProcess(command, os.environ, tmp_path / "log")
-    spared = ServerProcess(command, os.environ, tmp_path / "log")
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", deaf]
+    doomed = ServerProcess(command, os.environ, tmp_path / "doomed")
+    spared = ServerProcess(command, os.environ, tmp_path / "spared")
+    wait_for(lambda: "deaf" in log_text(tmp_path / "doomed") and "deaf" in log_text(tmp_path / "spared"))
     code = keeper.__file__
     kept = subprocess.Popen([sys.executable, "-I", "-c", _IMPATIENT.format(code)], stdin=subprocess.PIPE, text=True)
     assert kept.stdin is not None
     kept.stdin.write(f"+{doomed.pid}\n+{spared.pid}\n-{spared.pid}\n")
     kept.stdin.close()
-    assert kept.wait(20) == 0
+    assert kept.wait(120) == 0
     wait_for(lambda: doomed.exit_code() is not None)
     assert doomed.exit_code() == -signal.SIGKILL
     assert spared.exit_code() is None

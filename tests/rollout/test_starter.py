@@ -17,6 +17,7 @@ from ascent.models.starter.warm_start import Schedule
 from ascent.tasks.builtin import held_out_builtin
 from ascent.tasks.loading import load_split
 
+pytestmark = pytest.mark.timeout(1800)
 SMALL = Recipe(schedule=Schedule(steps=3, batch=4))
 
 

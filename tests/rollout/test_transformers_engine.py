@@ -12,7 +12,7 @@ import pytest
 from ascent.rollout.engine import PromptTooLongError
 from ascent.types import RolloutRequest, Sampling
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from tests.child_pytest import ChildRun, run_tests
 from tests.row import row_folder, versions_of
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 ROW = "transformers-5.5"
 TESTS = (

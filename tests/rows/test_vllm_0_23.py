@@ -11,7 +11,7 @@ import pytest
 from tests.child_pytest import ROOT, ChildRun, run_tests
 from tests.row import versions_of
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 ROW = "vllm-0.23"
 TESTS = (
@@ -38,7 +38,7 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> ChildRun:
         python=str(Path(made.stdout.strip()) / "bin" / "python"),
         environment={"ASCENT_ROW": versions_of(ROW, "torch", "transformers", "trl") + " vllm=0.23.0"},
         options=["-m", "slow or not slow"],
-        seconds=1500,
+        seconds=7000,
     )
 
 

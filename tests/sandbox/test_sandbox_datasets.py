@@ -60,12 +60,14 @@ def failures(sandbox: Sandbox, rows: list[Row], limits: Limits = LIMITS) -> dict
 
 
 @needs_data
+@pytest.mark.timeout(1800)
 def test_a_sample_of_reference_solutions_passes(sandbox: Sandbox) -> None:
     assert failures(sandbox, humaneval()[::4] + mbpp()[::6]) == {}
 
 
 @needs_data
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_every_reference_solution_passes(sandbox: Sandbox) -> None:
     rows = humaneval() + mbpp()
     assert len(rows) == 764
@@ -161,6 +163,7 @@ def agrees_with_plain_python(rows: list[Row]) -> bool:
 
 
 @needs_data
+@pytest.mark.timeout(1800)
 def test_a_sample_of_mutants_fails_unless_its_tests_cant_tell(sandbox: Sandbox) -> None:
     rows = humaneval()[::8] + mbpp()[::12]
     made, survived, names = survival(sandbox, rows, 1)
@@ -171,7 +174,7 @@ def test_a_sample_of_mutants_fails_unless_its_tests_cant_tell(sandbox: Sandbox) 
 
 @needs_data
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_mutants_of_everything(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     rows = humaneval() + mbpp()
     made, survived, names = survival(sandbox, rows, 2)

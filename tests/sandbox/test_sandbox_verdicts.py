@@ -24,6 +24,7 @@ from ascent.sandbox import (
     StdioTest,
     Test,
     Verdict,
+    pool,
 )
 from ascent.sandbox.attack import processes_below
 
@@ -265,7 +266,7 @@ def test_tests_in_the_programs_own_process_are_refused_unless_allowed(sandbox: S
     )
     with pytest.raises(SandboxError, match="allow_in_process"):
         sandbox.submit(Program("def f(n): return n"), [test])
-    with Sandbox(slots=1, allow_in_process=True) as open_to_it:
+    with Sandbox(slots=1, allow_in_process=True, nice=0) as open_to_it:
         assert judge(
             open_to_it, "import inspect\ninspect.getsource = lambda f: 'def f'\ndef f(n): return n", test
         ).all_passed
@@ -339,7 +340,7 @@ def test_packages_can_be_allowed() -> None:
     pytest.importorskip("numpy")
     source = "import numpy as np\ndef f(n): return int(np.arange(n).sum())\ndef g(n): return np.int64(n)\n"
     tests = [FunctionTest("f", (4,), 6), FunctionTest("g", (4,), 4)]
-    with Sandbox(slots=1, limits=Limits(memory_bytes=2 << 30), packages=("numpy",)) as with_numpy:
+    with Sandbox(slots=1, limits=Limits(memory_bytes=2 << 30), packages=("numpy",), nice=0) as with_numpy:
         assert judge(with_numpy, source, *tests).all_passed
 
 
@@ -348,7 +349,7 @@ def test_without_packages_there_are_none(sandbox: Sandbox) -> None:
 
 
 def test_verdicts_come_as_they_finish_and_queues_are_counted() -> None:
-    slow = Program("import time\ndef f(n):\n    time.sleep(0.5)\n    return n")
+    slow = Program("import time\ndef f(n):\n    time.sleep(1.5)\n    return n")
     fast = Program("def f(n): return n")
     tests = [FunctionTest("f", (1,), 1)]
 
@@ -356,26 +357,31 @@ def test_verdicts_come_as_they_finish_and_queues_are_counted() -> None:
         jobs = [(slow, tests), (fast, tests), (fast, tests)]
         return [place async for place, verdict in two.as_finished(jobs) if verdict.all_passed]
 
-    with Sandbox(slots=2) as two:
+    with Sandbox(slots=2, nice=0) as two:
         assert asyncio.run(places(two))[-1] == 0
-        verdicts = two.run_many([(fast, tests)] * 8)
+        verdicts = two.run_many([(fast, tests)] * 40)
         stats = two.stats
     assert all(verdict.all_passed for verdict in verdicts)
-    assert (stats.slots, stats.finished, stats.queued, stats.running) == (2, 11, 0, 0)
-    assert stats.exposed_seconds > 0.4
+    assert (stats.slots, stats.finished, stats.queued, stats.running) == (2, 43, 0, 0)
+    assert stats.exposed_seconds > 1.4
     assert stats.most_queued > 1
 
 
-def test_the_default_is_half_the_cores_at_nice_19() -> None:
+@pytest.mark.parametrize(("cores", "slots"), [(5, 2), (4, 2), (1, 1)])
+def test_the_default_is_half_of_this_processs_cores_at_nice_19(
+    cores: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "cores_of_this_process", lambda: cores)
+    others = processes_below(os.getpid())
     with Sandbox() as default:
-        assert default.slots == max(1, (os.cpu_count() or 2) // 2)
-        below = [Path(f"/proc/{pid}/stat").read_text() for pid in processes_below(os.getpid())]
+        assert default.slots == slots
+        below = [Path(f"/proc/{pid}/stat").read_text() for pid in processes_below(os.getpid()) - others]
         assert {int(stat.rsplit(")", 1)[1].split()[16]) for stat in below} == {19}
 
 
 def test_a_closed_sandbox_says_so() -> None:
     sleeper = Program("import time\ntime.sleep(60)")
-    with Sandbox(slots=1) as one:
+    with Sandbox(slots=1, nice=0) as one:
         running = one.submit(sleeper, [StdioTest("", "")])
         waiting = one.submit(sleeper, [StdioTest("", "")])
         while not running.running():
@@ -383,5 +389,5 @@ def test_a_closed_sandbox_says_so() -> None:
     with pytest.raises(SandboxClosedError):
         one.submit(sleeper, [])
     with pytest.raises(SandboxClosedError):
-        running.result(timeout=5)
+        running.result(timeout=60)
     assert waiting.cancelled()

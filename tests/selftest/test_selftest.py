@@ -69,10 +69,11 @@ def test_a_child_that_hangs_is_ended(tmp_path: Path) -> None:
         ["timeit", "-n", "1", "-r", "1", "import time; time.sleep(60)"], tmp_path / "log", 0.3, on_cpu=True
     )
     assert ended.code is None
-    assert ended.seconds < 10
+    assert ended.seconds < 50
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(1800)
 def test_another_device_than_asked_for_is_told(ascent: Ascent, tmp_path: Path) -> None:
     done = ascent("selftest", "--device", "cuda", cwd=tmp_path)
     assert done.returncode == 2
@@ -82,7 +83,7 @@ def test_another_device_than_asked_for_is_told(ascent: Ascent, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("device", ["cpu", "npu"])
 def test_passes_here(device: str, softnpu: Callable[..., dict[str, str]], tmp_path: Path) -> None:
     """On a machine with two software NPUs, which `--device cpu` leaves alone."""
@@ -90,7 +91,7 @@ def test_passes_here(device: str, softnpu: Callable[..., dict[str, str]], tmp_pa
     environment.pop("ACCELERATE_USE_CPU", None)
     command = [sys.executable, "-m", "ascent", "selftest", "--device", device, "--steps", "4", "--json"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1700, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=7000, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.softnpu_env import run_ranks
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 Environment = Callable[..., dict[str, str]]
 
 PROGRAM = """

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.softnpu_env import ROOT, run_softnpu
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 Environment = Callable[..., dict[str, str]]
 
 # Arguments: the policy's folder, a folder for output, options of GRPOConfig as JSON.

@@ -36,7 +36,7 @@ def test_the_page_works(tmp_path: Path) -> None:
     held_out = load_tasks(tmp_path / "my_held_out.jsonl").tasks
     assert len(held_out) == 48
     assert not {task.prompt for task in held_out} & {task.prompt for task in loaded.tasks}
-    with Sandbox(slots=1) as sandbox:
+    with Sandbox(slots=1, nice=0) as sandbox:
         reward = CodeReward([new, own], sandbox=sandbox)
         code = "\n    return [k for k, v in d.items() if v {}]"
         given = reward([code.format(">= 7"), code.format("> 7"), code.format("<= 6")], [new.id, new.id, own.id])

@@ -67,14 +67,14 @@ def same(left: Any, right: Any) -> bool:
 
 
 @given(values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_value_survives_json(value: Any) -> None:
     text = json.dumps(encode_value(value), allow_nan=False)
     assert same(decode_value(json.loads(text)), value)
 
 
 @given(values)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_encoded_value_satisfies_schema(value: Any) -> None:
     row = {"id": "a", "prompt": "p", "hidden_tests": [function_test(args=[encode_value(value)])]}
     VALIDATOR.validate(row)

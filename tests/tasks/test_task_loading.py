@@ -128,7 +128,7 @@ def ids(chosen: tuple[Task, ...]) -> set[str]:
 
 
 @given(st.integers(2, 60), st.floats(0.001, 0.999) | st.integers(1, 59), st.integers(), st.randoms())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_split_properties(count: int, share: float, seed: int, rng: random.Random) -> None:
     if isinstance(share, int):
         share = min(share, count - 1)

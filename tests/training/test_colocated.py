@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from tests.small_trainer import Memory, make_trainer
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]  # on CPU test_train_command.py covers it, with two processes
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]  # on CPU test_train_command.py covers it, with two processes
 
 
 def test_the_engine_samples_with_the_trained_weights(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ascent.rollout.engine import ServerMemoryError
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.records.out_of_memory import OutOfMemoryError, explain_out_of_memory
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def explained(folder: Path, phase: str, **config: Any) -> str:

@@ -16,7 +16,7 @@ from ascent.models.starter.building import Recipe, starter_folder
 from ascent.models.starter.warm_start import Schedule
 from ascent.tracking.run_directory import RunDirectory, read_json_lines
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 Ascent = Callable[..., subprocess.CompletedProcess[str]]
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
 TIMED = {"times", "engine", "device", "step_time"}
@@ -76,9 +76,9 @@ def test_a_resumed_run_still_has_its_evaluation_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 def test_the_quickstart_at_least_doubles_its_pass_rate(ascent: Ascent, tmp_path: Path) -> None:
-    done = ascent("train", QUICKSTART, f"tracking.folder={tmp_path}", "tracking.name=run", timeout=1700)
+    done = ascent("train", QUICKSTART, f"tracking.folder={tmp_path}", "tracking.name=run", timeout=7000)
     assert done.returncode == 0, done.stderr
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     before, after = (

@@ -20,7 +20,7 @@ from tests.small_trainer import Memory, vowels
 from ascent.rollout.engine import Canary, EngineLostError, WeightMismatchError
 from ascent.types import Completion, EngineStats, RolloutRequest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 class FarEngine:

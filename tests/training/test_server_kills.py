@@ -65,7 +65,7 @@ def service(tiny_policy: Callable[..., Path], tmp_path: Path) -> Iterator[Any]:
         yield address
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
     service: Any, tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:

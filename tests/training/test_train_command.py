@@ -18,7 +18,7 @@ from tests.run_config import write_config
 from ascent.tracking.rollouts import read_rollouts
 from ascent.tracking.run_directory import read_json_lines
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 Ascent = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -44,7 +44,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str], seconds: float = 200) -> None:
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str], seconds: float = 1200) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if len(read_json_lines(run / "metrics.jsonl")) >= step:
@@ -92,7 +92,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_where_it_was(
     process = start("train", config, "tracking.evaluate=false")
     wait_for_step(run, 2, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1, errors
     assert "stopping after this step" in errors
     assert f"ascent train --resume {run}" in errors
@@ -182,7 +182,7 @@ def test_several_processes_stop_together_and_resume(
     process = start("train", config, "tracking.evaluate=false", "--devices", "2")
     wait_for_step(run, 2, process)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1, errors
     stopped_at = len(read_json_lines(run / "metrics.jsonl"))
     assert stopped_at < 30

@@ -12,7 +12,7 @@ from tests.small_trainer import Memory, make_trainer
 
 from ascent.errors import InputError
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 def test_trains_as_trl_alone_does(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:

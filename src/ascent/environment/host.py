@@ -11,6 +11,7 @@ import socket
 from pathlib import Path
 
 from ascent.environment.inventory import Host
+from ascent.machine_share import memory_left, memory_limit
 
 _NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 # What the driver puts on a host and a container needs beside the device files: folders and files.
@@ -62,13 +63,10 @@ def inspect(root: Path = Path("/"), workdir: Path | None = None) -> Host:
 def _meminfo(root: Path) -> dict[str, int]:
     lines = re.findall(r"^(\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.M)
     values = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
-    limit = (
-        _read(root / "sys/fs/cgroup/memory.max").strip()
-        or _read(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()
-    )
-    if limit.isdigit() and "MemTotal" in values:
-        values["MemTotal"] = min(values["MemTotal"], int(limit))
-        values["MemAvailable"] = min(values.get("MemAvailable", int(limit)), int(limit))
+    limit, left = memory_limit(root), memory_left(root)
+    if limit is not None and left is not None and "MemTotal" in values:
+        values["MemTotal"] = min(values["MemTotal"], limit)
+        values["MemAvailable"] = min(values.get("MemAvailable", left), left)
     return values
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from ascent.machine_share import cores_of_this_process
 from ascent.sandbox.base import make_base, remove_tree
 from ascent.sandbox.canary import holes
 from ascent.sandbox.compilers import find_toolchain
@@ -180,13 +181,13 @@ def _masked(job: _Job, level: Level, why: str) -> Verdict:
 class Sandbox:
     """Runs programs in confined processes and judges them against tests.
 
-    `slots` programs run at once: half the cores by default, at least one, at nice 19, so that training
-    beside it isn't slowed. `require` is the weakest level that is acceptable, `at_most` the strongest that
-    is used (`confined` leaves namespaces out, which makes it somewhat faster). `packages` may be imported by
-    programs and are loaded by each slot.
+    `slots` programs run at once, at nice 19, so that training beside it isn't slowed. By default they are half of
+    the cores that this process may use (`machine_share.cores_of_this_process`), at least one. `require` is the
+    weakest level that is acceptable, `at_most` the strongest that is used (`confined` leaves namespaces out, which
+    makes it somewhat faster). `packages` may be imported by programs and are loaded by each slot.
 
     Raises LevelUnavailableError when this machine can't give what is required, SandboxError when slots can't
-    be started.
+    be started, InputError when the launcher's LOCAL_WORLD_SIZE is no number.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class Sandbox:
         self._threads: list[_SlotThread] = []
         self._finalizer = weakref.finalize(self, _close, self._work, self._threads, base, self._lock, os.getpid())
         try:
-            self._start(slots or max(1, (os.cpu_count() or 2) // 2), config, base, first_uid, compile_limits)
+            self._start(slots or max(1, cores_of_this_process() // 2), config, base, first_uid, compile_limits)
             self._check_level(require)
         except BaseException:
             self.close()

@@ -1,4 +1,7 @@
-"""What the three `ascent sandbox` commands find, as text for people and as JSON."""
+"""What the three `ascent sandbox` commands find, as text for people and as JSON.
+
+Somebody waits for each of them, so their slots aren't more modest than the command itself (`nice=0`).
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def _plain(text: str) -> str:
 
 def run_program(program: Program, tests: Sequence[Test], require: Level, limits: Limits) -> RunReport:
     """Judge one program in a sandbox of its own. Raises SandboxError."""
-    with Sandbox(slots=1, require=require, limits=limits) as sandbox:
+    with Sandbox(slots=1, require=require, limits=limits, nice=0) as sandbox:
         return RunReport(sandbox.submit(program, tests).result(), tests)
 
 
@@ -132,7 +135,7 @@ class CheckReport:
 def check_machine() -> CheckReport:
     """Open a sandbox with all that this machine gives, and compile something in each language. Raises
     SandboxError."""
-    with Sandbox(slots=1, require="none") as sandbox:
+    with Sandbox(slots=1, require="none", nice=0) as sandbox:
         languages = {language: _try_language(sandbox, language) for language in get_args(Language)}
         return CheckReport(sandbox.report, languages)
 
@@ -211,7 +214,7 @@ def attack_sandbox(at_most: Level, kinds: Sequence[str] = ()) -> AttackReport:
             chosen.append(attack)
         else:
             skipped.append((attack, why))
-    with Sandbox(slots=1, require="none", at_most=at_most, compile_limits=COMPILE) as sandbox:
+    with Sandbox(slots=1, require="none", at_most=at_most, compile_limits=COMPILE, nice=0) as sandbox:
         return AttackReport(sandbox.level, run_attacks(sandbox, chosen), skipped)
 
 

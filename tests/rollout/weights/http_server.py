@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.free_port import free_port
 
 from ascent.rollout.in_vllm.plugin import SHM_BACKEND, WORKER_EXTENSION
 from ascent.rollout.weights.control import ServerCallError
@@ -33,9 +34,7 @@ class HttpServer:
 
     @classmethod
     def start(cls, folder: Path, dtype: str, log: Path, *, arguments: tuple[str, ...] = (), **more: str) -> HttpServer:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
         command += ["--dtype", dtype, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "64"]
         command += ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(16 * 2**20)]
@@ -55,12 +54,12 @@ class HttpServer:
 
     def _wait(self, log: Path) -> None:
         assert self._process is not None
-        end = time.monotonic() + 240
+        end = time.monotonic() + 1200
         while time.monotonic() < end:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server ended:\n{log.read_text()[-3000:]}")
             try:
-                self._version = self.get("/version", timeout=2)["version"]
+                self._version = self.get("/version", timeout=10)["version"]
                 return
             except ServerCallError:
                 time.sleep(0.2)

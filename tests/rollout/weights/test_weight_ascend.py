@@ -14,7 +14,7 @@ import pytest
 
 from ascent.rollout.engine import WeightMismatchError, WeightSyncError
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -90,7 +90,7 @@ def test_hccl_makes_a_new_group_for_other_servers(pair: list[Any]) -> None:
 
 
 def test_hccl_a_server_that_fails_midway_is_an_error_for_all_and_the_next_update_works(pair: list[Any]) -> None:
-    sender = delivery("hccl", timeout=8.0)
+    sender = delivery("hccl")
     sender.deliver(pair, weights(1), 1)
     walked = 0
 

@@ -15,7 +15,7 @@ import pytest
 
 from ascent.rollout.engine import Canary, WeightMismatchError, WeightSyncError
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 CHUNK = 1 << 15  # several chunks even for a tiny policy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 SHAPES = [(), (1,), (3,), (577,), (64, 64), (301, 1023), (1021 * 32, 2), (1021 * 32 * 2 + 5, 3)]
 DTYPES = ["float32", "bfloat16", "float16", "int64", "uint8"]

@@ -11,7 +11,7 @@ from tests.rollout.weights.test_weight_shm_server import Trainer, delivery
 
 from ascent.rollout.engine import WeightMismatchError
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])

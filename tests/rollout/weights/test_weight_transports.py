@@ -19,6 +19,8 @@ from ascent.rollout.weights.transports.shm_segments import Segment
 from ascent.rollout.weights.update_api import update_api
 from ascent.rollout.weights.verify.canary import CanaryTolerance
 
+pytestmark = pytest.mark.timeout(1800)
+
 
 @pytest.mark.parametrize(
     ("version", "start", "finish", "stateful", "reports"),

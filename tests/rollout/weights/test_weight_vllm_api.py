@@ -15,7 +15,7 @@ import pytest
 
 from ascent.rollout.weights.update_api import update_api
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -200,9 +200,7 @@ class _Delivery:
         replica.post("/finish_weight_update", made.finish_body(self._version), timeout=self._timeout)
         answer = replica.post("/reset_prefix_cache", {}, timeout=self._timeout)
         if made.reports_cache_reset and (not isinstance(answer, Mapping) or answer.get("success") is not True):
-            raise WeightTransferError(
-                "the prefix cache, which holds what the old weights computed, was not emptied"
-            )
+            raise WeightTransferError("the prefix cache, which holds what the old weights computed, was not emptied")
 
     def _compare(self, replica: ControlPlane) -> None:
         reports = self._rpc(replica, "ascent_end_update", json.dumps({"seed": self._expected.seed}))
