@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from ascent import devices
+from ascent import devices, keeper
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
-from ascent.rollout.service import keeper, launch, record, server_process, watch
+from ascent.rollout.service import launch, record, server_process, watch
 from ascent.rollout.service.processes import group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
 from ascent.rollout.service.server_log import excerpt, last_line, log_text
@@ -223,7 +223,7 @@ def test_the_keeper_ends_groups_when_its_writer_is_gone(tmp_path: Path) -> None:
     os.killpg(spared.pid, signal.SIGKILL)
 
 
-_IMPATIENT = "import runpy; m = runpy.run_path({!r}); m['main'].__globals__['_PATIENCE'] = 0.2; m['main']()"
+_IMPATIENT = "import runpy; m = runpy.run_path({!r}); m['main'].__globals__['_PATIENCE'] = 0.2; m['main']([])"
 
 
 def a_record(name: str, pid: int | None = None) -> ServiceRecord:

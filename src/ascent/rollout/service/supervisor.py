@@ -2,7 +2,7 @@
 
 A process of its own, so that nothing that happens to a trainer disturbs the servers. It ends, and the servers with it,
 on SIGTERM or SIGINT, when its standard input ends, or when the process that started it is gone. When it is killed
-itself, `keeper` ends the servers.
+itself, its `Keeper` ends the servers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -21,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ascent.rollout.service import keeper, record
+from ascent.keeper import Keeper
+from ascent.rollout.service import record
 from ascent.rollout.service.launch import server_command, server_environment
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_process import Endpoint
@@ -39,9 +39,7 @@ class Supervisor:
         self._folder, self._settings, self._owner = folder, settings, owner
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", keeper.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self._keeper = Keeper()
         ports = enumerate(_ports(settings))
         self._watches = [self._watch(index, port, log_folder, token) for index, port in ports]
         self._record = record.ServiceRecord(
@@ -67,9 +65,7 @@ class Supervisor:
         self._stop.set()
         for watch in self._watches:
             watch.join()
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
-        self._keeper.wait()
+        self._keeper.close()
         if self._record.state == "failed":
             return 2  # the record stays, so that clients see why
         shutil.rmtree(self._folder)
@@ -107,9 +103,7 @@ class Supervisor:
 
     def _keep(self, sign: str, group: int) -> None:
         with self._lock:
-            assert self._keeper.stdin is not None
-            self._keeper.stdin.write(f"{sign}{group}\n")
-            self._keeper.stdin.flush()
+            self._keeper.tell(sign, group)
 
 
 def _ports(settings: ServiceSettings) -> list[int]:
