@@ -208,9 +208,10 @@ def test_an_excerpt_of_a_log_begins_with_the_cause() -> None:
 
 
 def test_the_keeper_ends_groups_when_its_writer_is_gone(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
-    doomed = ServerProcess(command, os.environ, tmp_path / "log")
-    spared = ServerProcess(command, os.environ, tmp_path / "log")
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    doomed = ServerProcess([sys.executable, "-c", code], os.environ, tmp_path / "log")
+    spared = ServerProcess([sys.executable, "-c", code], os.environ, tmp_path / "log")
+    wait_for(lambda: (tmp_path / "log").read_text().count("ready") == 2)
     code = keeper.__file__
     kept = subprocess.Popen([sys.executable, "-I", "-c", _IMPATIENT.format(code)], stdin=subprocess.PIPE, text=True)
     assert kept.stdin is not None

@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, token_file, open_metrics
+SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, max_num_seqs, token_file, open_metrics
 HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
 CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
@@ -44,6 +44,7 @@ class Guard:
         self._app = app
         self._model = settings["model"]
         self._max_model_len = settings["max_model_len"]
+        self._max_num_seqs = settings.get("max_num_seqs")
         self._token = Path(settings["token_file"]).read_text(encoding="ascii").strip().encode()
         self._open = {"/health"} | ({"/metrics"} if settings["open_metrics"] else set())
         self._state = state or ReplicaState()
@@ -165,6 +166,7 @@ class Guard:
             "schema": "ascent.replica/1",
             "model": self._model,
             "max_model_len": self._max_model_len,
+            "max_num_seqs": self._max_num_seqs,
             "incarnation": state.incarnation,
             "weights": {"state": state.weights, "version": state.version, "revision": state.revision},
             "holder": state.holder,

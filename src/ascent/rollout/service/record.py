@@ -112,14 +112,14 @@ def write(folder: Path, record: ServiceRecord) -> None:
 
 
 def read(folder: Path) -> ServiceRecord | None:
-    """The record in a folder; None when there is none, or none that can be read."""
+    """The record in a folder; None when there is none, or none that is whole. Raises OSError when it can't be read."""
     try:
         values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         if values.pop("schema") != SCHEMA:
             return None
         replicas = tuple(ReplicaRecord(**replica) for replica in values.pop("replicas"))
         return ServiceRecord(replicas=replicas, **values)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ascent import open_files
 from ascent.keeper import Keeper
 from ascent.rollout.service import record
 from ascent.rollout.service.launch import server_command, server_environment
@@ -60,7 +61,7 @@ class Supervisor:
         for watch in self._watches:
             watch.start()
         while not self._stop.wait(0.2):
-            if self._record.state == "failed" or start_ticks(self._owner[0]) != self._owner[1]:
+            if self._record.state == "failed" or self._abandoned():
                 break
         self._stop.set()
         for watch in self._watches:
@@ -75,6 +76,12 @@ class Supervisor:
         """Make `run` return."""
         self._stop.set()
 
+    def _abandoned(self) -> bool:
+        try:
+            return start_ticks(self._owner[0]) != self._owner[1]
+        except OSError:  # too many open files, perhaps; its end of our standard input tells as well
+            return False
+
     def _watch(self, index: int, port: int, log_folder: Path, token: str) -> ReplicaWatch:
         settings = self._settings
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
@@ -87,7 +94,7 @@ class Supervisor:
             record.ReplicaRecord(url=f"http://{shown}:{port}", log=str(log_folder / f"replica-{index}.log")),
             name=f"replica {index}",
             stop=self._stop,
-            changed=self._publish,
+            changed=self._changed,
             tell=_tell,
             group=self._keep,
         )
@@ -100,6 +107,12 @@ class Supervisor:
             why = next((replica.why for replica in replicas if replica.state == "failed"), "")
             self._record = replace(self._record, replicas=replicas, state=state, why=why)
             record.write(self._folder, self._record)
+
+    def _changed(self) -> None:
+        try:
+            self._publish()
+        except OSError as error:  # a full disk ends no server; the next change is written again
+            _tell(f"the record of the service can't be written: {error}")
 
     def _keep(self, sign: str, group: int) -> None:
         with self._lock:
@@ -131,6 +144,7 @@ def _stop_at_end_of_input(supervisor: Supervisor) -> None:
 
 def main() -> int:
     """Serve as the folder's `settings.json` says."""
+    open_files.raise_limit()
     folder = Path(sys.argv[1])
     values = json.loads((folder / record.SETTINGS).read_text(encoding="utf-8"))
     token = (folder / record.TOKEN).read_text(encoding="ascii").strip()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ascent.rollout.service.metrics import EngineMetrics
 from ascent.rollout.service.processes import cpu_ticks
@@ -17,6 +18,7 @@ from ascent.rollout.service.server_log import last_line
 from ascent.rollout.service.server_process import Endpoint, ServerProcess
 from ascent.rollout.service.settings import ServiceSettings
 
+T = TypeVar("T")
 _TICK, _PROBE, _STALL_PROBE, _TELL = 0.2, 1.0, 10.0, 20.0  # seconds between looks
 _LONGEST_PAUSE = 30.0
 _BUSY_SHARE, _BUSY_PATIENCE = 0.2, 8.0  # a silent server that uses so much of a core is given so many times longer
@@ -49,6 +51,7 @@ class ReplicaWatch(threading.Thread):
         self._endpoint, self._stop_event = endpoint, stop
         self._changed, self._tell, self._group = changed, tell, group
         self._restarts: list[float] = []
+        self._blind = False
 
     def run(self) -> None:
         """Until the service stops or this server fails for good."""
@@ -88,7 +91,9 @@ class ReplicaWatch(threading.Thread):
             now = time.monotonic()
             if now - probed >= _PROBE:
                 probed = now
-                if self._endpoint.guard(2.0) is not None:  # its token makes sure that it is this service's server
+                if (
+                    self._asked(lambda: self._endpoint.guard(2.0)) is not None
+                ):  # its token makes sure that it is this service's server
                     return None
             if now - told >= _TELL:
                 told = now
@@ -108,19 +113,33 @@ class ReplicaWatch(threading.Thread):
             now = time.monotonic()
             if now - probed < _PROBE:
                 continue
-            status = self._endpoint.status("/health", self._settings.hung_after)
+            status = self._asked(lambda: self._endpoint.status("/health", self._settings.hung_after))
             probed = time.monotonic()
             if status == 200:
                 alive, busy = probed, _Busy(server.pid)
             elif status is not None:
                 return f"its engine is dead (/health answers {status})"
+            elif self._blind:
+                alive = probed
             elif self._hangs(probed - alive, busy):
                 return f"it gave no answer for {probed - alive:.0f} s"
             if status == 200 and probed - stall_probed >= _STALL_PROBE:
                 stall_probed = probed
-                if stall.seen(self._endpoint.metrics(3.0), probed):
+                if stall.seen(self._asked(lambda: self._endpoint.metrics(3.0)), probed):
                     return f"its running requests made no token for {self._settings.stalled_after:g} s"
         return None
+
+    def _asked(self, ask: Callable[[], T]) -> T | None:
+        """What a server answers; None for no answer, also when this process lacks what it takes to ask (`_blind`)."""
+        try:
+            answer = ask()
+        except OSError as error:
+            if not self._blind:
+                self._tell(f"{self.name}: this process can't look after it: {error}")
+            self._blind = True
+            return None
+        self._blind = False
+        return answer
 
     def _hangs(self, silent: float, busy: _Busy) -> bool:
         """Whether a server that has been silent for so long hangs, rather than being busy with many requests."""
