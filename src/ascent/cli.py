@@ -155,6 +155,7 @@ def _train(args: argparse.Namespace) -> int:
     from ascent import config
     from ascent.environment import preflight, write_environment
     from ascent.process import set_up_process
+    from ascent.rollout.service.sharing import devices_of_servers
     from ascent.tracking import run_directory
 
     if args.devices < 1:
@@ -178,7 +179,7 @@ def _train(args: argparse.Namespace) -> int:
         weight_updates=True,
         server_mode=settings.rollout.mode == "server",
         trainer_devices=tuple(range(args.devices)),
-        server_devices=settings.server_devices(args.devices),
+        server_devices=devices_of_servers(settings, args.devices),
     )
     write_environment(run.path, checked)
     _refuse_unfit(checked, "train", args)
@@ -252,7 +253,7 @@ def _add_serve(verbs: argparse._SubParsersAction) -> None:
     verb.add_argument("--max-restarts", type=int, default=5, metavar="N", help="of a server in 30 minutes (default: 5)")
     verb.add_argument("--logs", type=Path, metavar="FOLDER", help="default: ~/.local/state/ascent/serve/NAME")
     verb.add_argument("--vllm", action="append", default=[], metavar="ARG", help="one more argument for vLLM's server")
-    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
+    verb.add_argument("--force", action="store_true", help="in spite of preflight's errors, or of others on a device")
 
 
 def _serve(args: argparse.Namespace) -> int:

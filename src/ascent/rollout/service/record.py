@@ -42,7 +42,8 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """One service. `pid` and `started` (clock ticks since boot) together name the supervisor's process."""
+    """One service. `pid` and `started` (clock ticks since boot) together name the supervisor's process. `devices` have the
+    names that hold for every process of this machine; those of `settings` hold for the supervisor."""
 
     name: str
     pid: int
@@ -55,6 +56,7 @@ class ServiceRecord:
     replicas: tuple[ReplicaRecord, ...]
     state: ServicePhase = "starting"
     why: str = ""
+    devices: tuple[str, ...] = ()
 
     def alive(self) -> bool:
         """Whether the supervisor's process is still there."""
@@ -118,7 +120,8 @@ def read(folder: Path) -> ServiceRecord | None:
         if values.pop("schema") != SCHEMA:
             return None
         replicas = tuple(ReplicaRecord(**replica) for replica in values.pop("replicas"))
-        return ServiceRecord(replicas=replicas, **values)
+        devices = tuple(values.pop("devices", ()))
+        return ServiceRecord(replicas=replicas, devices=devices, **values)
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 

@@ -53,6 +53,7 @@ class Supervisor:
             transport=settings.transport,
             settings=settings.to_json(),
             replicas=(),
+            devices=settings.physical_devices(os.environ),
         )
 
     def run(self) -> int:

@@ -93,7 +93,7 @@ class Dispatcher:
         self._up_at = time.monotonic()
         self._most = max(1, min(member.replica.room for member in self.members) // len(self.members))
         self._room = self._most  # connections to each server
-        self._shortages = 0  # in a row, with no connection at all
+        self._shortages = 0  # since the last completion
         self._pauses: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -194,7 +194,7 @@ class Dispatcher:
             return
         again = 0.0 if flight.cancelled() else flight.result()
         if again:
-            self._after(again, job)
+            self._later(again, lambda: self.add([job]))
         elif again is not None:
             self._waiting.appendleft(job)
         self._dispatch()
@@ -204,7 +204,7 @@ class Dispatcher:
         if answer.status == 200:
             try:
                 self.outcomes.put(job.completion(answer.content, version))
-                self._room, self._shortages = min(self._room + 1, self._most), 0
+                self._shortages = 0
                 return None
             except BrokenAnswerError as error:
                 return self._failed(job, f"{member.replica.url}: {error}")
@@ -220,20 +220,23 @@ class Dispatcher:
         self._fail(EngineLostError(f"{member.replica.url}: HTTP {answer.status}: {answer.message()}"))
         return None
 
-    def _short(self, why: str) -> float | None:
-        """This process can't open another connection: do with fewer, as long as there is one; then wait."""
-        others = self.in_flight() - 1
-        if others > 0:
-            if self._room == self._most:
-                _log.warning("%s. Fewer completions are asked for at once.", why)
-            self._room = min(self._room, max(1, others // len(self.members)))
-            return 0.0
-        self._shortages += 1
-        if self._shortages > len(_PAUSES):
+    def _short(self, why: str) -> float:
+        """This process can't open another connection: ask for nothing for a while, then for fewer at once."""
+        if self._room:
+            _log.warning("%s. Fewer completions are asked for at once.", why)
+            self._room = 0
+            self._shortages += 1
+            pause = _PAUSES[min(self._shortages, len(_PAUSES)) - 1]
+            self._later(pause, lambda: self._after_shortage(why))
+        return 0.0
+
+    def _after_shortage(self, why: str) -> None:
+        connected = self.in_flight()  # those that had no connection have landed
+        if not connected and self._shortages > len(_PAUSES):
             self._fail(EngineLostError(why))
-            return None
-        self._room = 0
-        return _PAUSES[self._shortages - 1]
+            return
+        self._room = max(1, connected // len(self.members))
+        self._dispatch()
 
     def _failed(self, job: Job, why: str) -> float | None:
         job.failures += 1
@@ -245,14 +248,15 @@ class Dispatcher:
             return None
         return _PAUSES[job.failures - 1]
 
-    def _after(self, seconds: float, job: Job) -> None:
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
         async def pause() -> None:
             await asyncio.sleep(seconds)
-            self._pauses.discard(asyncio.current_task())
-            self._room = max(self._room, 1)
-            self.add([job])
+            self._pauses.discard(task)
+            call()
 
-        self._pauses.add(asyncio.ensure_future(pause()))
+        task = asyncio.ensure_future(pause())
+        task.add_done_callback(self._no_error)
+        self._pauses.add(task)
 
     def _no_error(self, task: asyncio.Task[Any]) -> None:
         """An error that nobody foresaw must not leave completions waiting for ever."""
@@ -346,6 +350,8 @@ class Dispatcher:
             elif time.monotonic() - self._up_at > self._patience:
                 urls = ", ".join(member.replica.url for member in self.members)
                 self._fail(EngineLostError(f"no sampling server has answered for {self._patience:g} s ({urls})"))
+            if self._room:  # a shortage may pass
+                self._room = min(self._most, self._room + max(1, self._room // 8))
             await asyncio.sleep(LOOK_SECONDS)
 
     def _lost_for_good(self) -> str | None:
