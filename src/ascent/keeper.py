@@ -17,12 +17,13 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Self
 
 _PATIENCE, _LOOK = 5.0, 0.5  # seconds between asking and killing, and between two looks at the parent
 
 
 class Keeper:
-    """Ends the process groups of this process when it is gone, unless they were taken off the list before."""
+    """Ends the process groups on its list when this process is gone, or closes it (as the end of a `with` does)."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -34,6 +35,12 @@ class Keeper:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{sign}{group}\n")
         self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the groups that are left on the list, and the keeper; returns when they are gone."""

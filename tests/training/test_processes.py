@@ -171,6 +171,29 @@ def test_a_lost_terminal_asks_for_a_stop_and_breaks_nothing(tmp_path: Path, igno
     assert kept.read_text() == expected
 
 
+def test_a_group_ends_with_the_process_that_kept_it(tmp_path: Path) -> None:
+    code = """
+import subprocess, sys, time
+from ascent.keeper import Keeper
+with Keeper() as keeper:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    keeper.tell("+", child.pid)
+    print(child.pid, flush=True)
+    time.sleep(float(sys.argv[1]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for seconds, expected in ((600, -signal.SIGKILL), (0, 0)):
+        command = [sys.executable, "-c", code, str(seconds)]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        if seconds:
+            process.kill()
+        assert process.wait(20) == expected
+        wait_for(gone([child]))
+        process.stdout.close()
+
+
 def test_only_impatience_insists() -> None:
     said: list[str] = []
     with stop_signals.listening(lambda: said.append("asked"), lambda: said.append("insisted")):
@@ -199,7 +222,7 @@ def test_a_former_starts_failures_do_not_explain_this_one(tmp_path: Path, monkey
     training.train = train  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ascent.training.run", training)
     monkeypatch.setattr(devices, "kind", lambda: "cpu")
-    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *_, **__: seen.append(run.failures()))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: seen.append(run.failures()))
     monkeypatch.setattr(launcher, "_wait", lambda child, file: 0)
     for start in (
         lambda: worker.work(tmp_path, resume=True, debug=True),

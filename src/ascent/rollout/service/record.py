@@ -42,8 +42,10 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """One service. `pid` and `started` (clock ticks since boot) together name the supervisor's process. `devices` have the
-    names that hold for every process of this machine; those of `settings` hold for the supervisor."""
+    """One service. `pid` and `started` (clock ticks since boot) together name the supervisor's process.
+
+    `devices` have the names that hold for every process of this machine; those of `settings` hold for the supervisor.
+    """
 
     name: str
     pid: int
