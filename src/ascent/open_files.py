@@ -34,6 +34,11 @@ def spare() -> int:
     return max(1, limit - len(os.listdir("/proc/self/fd")) - limit // 4)
 
 
+def no_file_left(error: OSError) -> str:
+    """What to tell when a file can't be opened because too many are; empty when `error` is another one."""
+    return _told(error) if error.errno in _OUT_OF_FILES else ""
+
+
 def own_shortage(error: BaseException) -> str:
     """What to tell about a failure for want of files, memory or room on this side; empty when `error` is another one.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ascent import open_files
+from ascent.rollout.in_vllm.shared_memory import OpenedSegment, Segment, SegmentError
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, lost
 from ascent.rollout.service.processes import start_ticks
@@ -217,6 +218,10 @@ def test_a_full_table_of_files_is_taken_for_nothing_else(
             Endpoint("127.0.0.1", servers[0].port, TOKEN).status("/health", 1.0)
         with pytest.raises(SlotError, match=r"could not start: too many open files.*ulimit -n"):
             slot.start()
+        with pytest.raises(SegmentError, match=r"^too many open files.*ulimit -n"):
+            Segment(4096)
+        with pytest.raises(SegmentError, match=r"can't be opened: too many open files"):
+            OpenedSegment("ascent-weights-" + "0" * 32)
     assert lost(address) is None
     slot.close()
 

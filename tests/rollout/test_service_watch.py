@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import http.client
 import json
 import os
 import signal
@@ -120,6 +122,44 @@ def test_a_killed_server_is_restarted_and_what_it_left_is_ended(watched: Callabl
     assert group_members(pid) == [], "the engine of the killed server must not keep its memory"
     assert server.watch.record.why == f"process {pid} was killed by SIGKILL"
     assert server.states == ["starting", "ready", "restarting", "restarting", "ready"]
+
+
+def test_a_shortage_of_memory_at_a_restart_may_pass(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = watched()
+    pid = server.until("ready")
+    attempts: list[int] = []
+
+    def start(*arguments: Any) -> ServerProcess:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return ServerProcess(*arguments)
+
+    monkeypatch.setattr(watch, "ServerProcess", start)
+    os.kill(pid, signal.SIGKILL)
+    server.until("ready", restarts=2)
+    assert server.watch.record.why == "it can't be started: this machine is out of something: Cannot allocate memory"
+
+
+def test_a_watcher_without_files_blames_no_server(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hung_after` is 0.6 s: a second without a look at it restarts nothing."""
+    server = watched()
+    pid = server.until("ready")
+
+    def no_files(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short:
+        short.setattr(socket, "create_connection", no_files)
+        short.setattr(http.client.HTTPConnection, "connect", no_files)
+        wait_for(lambda: any("can't look after it: [Errno 24]" in said for said in server.said))
+        time.sleep(1.5)
+    wait_for(lambda: not server.watch._blind)
+    assert (server.watch.record.state, server.watch.record.restarts, server.watch.record.pid) == ("ready", 0, pid)
 
 
 def test_a_server_that_hangs_is_restarted(watched: Callable[..., Watched]) -> None:

@@ -171,7 +171,7 @@ def test_a_lost_terminal_asks_for_a_stop_and_breaks_nothing(tmp_path: Path, igno
     assert kept.read_text() == expected
 
 
-def test_a_group_ends_with_the_process_that_kept_it(tmp_path: Path) -> None:
+def test_a_group_ends_with_the_process_that_kept_it() -> None:
     code = """
 import subprocess, sys, time
 from ascent.keeper import Keeper
@@ -179,19 +179,14 @@ with Keeper() as keeper:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     keeper.tell("+", child.pid)
     print(child.pid, flush=True)
-    time.sleep(float(sys.argv[1]))
+    time.sleep(600)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for seconds, expected in ((600, -signal.SIGKILL), (0, 0)):
-        command = [sys.executable, "-c", code, str(seconds)]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        if seconds:
-            process.kill()
-        assert process.wait(20) == expected
-        wait_for(gone([child]))
-        process.stdout.close()
+        process.kill()
+    wait_for(gone([child]))
 
 
 def test_only_impatience_insists() -> None:

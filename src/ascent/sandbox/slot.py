@@ -183,6 +183,11 @@ class Slot:
         if self._scratch:
             remove_tree(self._scratch)
 
+    def free_bytes(self) -> int:
+        """Room that is left where slots have their directories, for all programs and for others."""
+        room = os.statvfs(self._base)
+        return room.f_bavail * room.f_frsize
+
     def interrupt(self) -> None:
         """From another thread: make whatever this slot waits for fail now."""
         for process in (self._supervisor, self._comparer):

@@ -40,7 +40,7 @@ def run_child(
 ) -> Ended:
     """Run `python -m ARGUMENTS`; its output goes to `log`. With `on_cpu` it uses no accelerator.
 
-    Its whole process group is killed when `seconds` have passed, or as soon as `kill_when()` is true, and ended when this
+    Its whole process group is killed when `seconds` have passed, or as soon as `kill_when()` is true; it ends when this
     process is gone.
     """
     environment = dict(os.environ)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascent.open_files import no_file_left
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -63,7 +65,10 @@ class Segment:
         """Create it with `size` bytes, all of them reserved. Raises SegmentError when there is no room."""
         self.name = _PREFIX + secrets.token_hex(16)
         self._path = _FOLDER / self.name
-        self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise SegmentError(no_file_left(error) or _no_room(size, error)) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(self._file, 0, size)  # a write into an unreserved page would kill the process
@@ -96,10 +101,9 @@ class OpenedSegment:
         try:
             file = os.open(_FOLDER / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            raise SegmentError(
-                f"segment {name} can't be opened ({error.strerror}): the trainer must run on this machine, as this "
-                "user and with the same /dev/shm"
-            ) from error
+            same = "the trainer must run on this machine, as this user and with the same /dev/shm"
+            why = no_file_left(error) or f"{error.strerror}: {same}"
+            raise SegmentError(f"segment {name} can't be opened: {why}") from error
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ascent.open_files import own_shortage
 from ascent.rollout.service.metrics import EngineMetrics
 from ascent.rollout.service.processes import cpu_ticks
 from ascent.rollout.service.record import ReplicaRecord
@@ -60,8 +61,13 @@ class ReplicaWatch(threading.Thread):
             try:
                 server = ServerProcess(self._command, self._environment, Path(self.record.log))
             except OSError as error:
-                self._fail(f"it can't be started: {error}", served=False)
-                return
+                why = f"it can't be started: {own_shortage(error) or error}"
+                if not (served and self._may_restart()):
+                    self._fail(why, served)
+                    return
+                self._note_restart(why)  # want of files or memory may pass
+                self._pause()
+                continue
             self._group("+", server.pid)
             self._set(pid=server.pid)
             self._tell(f"{self.name}: process {server.pid}; its log is {self.record.log}")
