@@ -131,14 +131,25 @@ def restricted_to(device_kind: str, indices: Sequence[int], environment: Mapping
 
     `indices` count the devices that are visible now. Raises InputError for one that isn't.
     """
-    variable = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}.get(device_kind)
-    if variable is None:
+    if device_kind not in VISIBLE_VARIABLES:
         return {}
+    return {VISIBLE_VARIABLES[device_kind]: ",".join(physical(device_kind, indices, environment))}
+
+
+def physical(device_kind: str, indices: Sequence[int], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The names by which every process knows the devices that a process with `environment` counts as `indices`.
+
+    They are the driver's own numbers, or what the variable of visible devices has instead (such as a UUID); () on cpu.
+    Raises InputError for a device that isn't visible.
+    """
+    variable = VISIBLE_VARIABLES.get(device_kind)
+    if variable is None:
+        return ()
     visible = [name.strip() for name in environment.get(variable, "").split(",") if name.strip()]
     for index in indices:
         if index < 0 or (visible and index >= len(visible)):
             raise InputError(f"device {index}: {variable}={environment.get(variable)} shows {len(visible)} devices")
-    return {variable: ",".join(visible[index] if visible else str(index) for index in indices)}
+    return tuple(visible[index] if visible else str(index) for index in indices)
 
 
 def reset_peak() -> None:

@@ -30,7 +30,7 @@ ORDER = (
     ("types",),
     ("sandbox",),
 )
-ANYWHERE = {"errors", "machine_share", "process"}  # standard library only
+ANYWHERE = {"errors", "keeper", "machine_share", "open_files", "process"}  # standard library only
 ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
 MAY_ASK_THE_ENVIRONMENT = {"selftest"}  # beside cli; the others are told what they need
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import http.client
 import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,10 +22,10 @@ from typing import Any
 import pytest
 from tests.free_port import free_port
 
-from ascent import devices
+from ascent import devices, keeper
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
-from ascent.rollout.service import keeper, record, server_command, server_process, watch
+from ascent.rollout.service import record, server_command, server_process, watch
 from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, lost
 from ascent.rollout.service.processes import cpu_ticks, group_members, start_ticks
 from ascent.rollout.service.record import ReplicaRecord, ServiceRecord
@@ -129,6 +132,44 @@ def test_a_killed_server_is_restarted_and_what_it_left_is_ended(watched: Callabl
     assert group_members(pid) == [], "the engine of the killed server must not keep its memory"
     assert server.watch.record.why == f"process {pid} was killed by SIGKILL"
     assert server.states == ["starting", "ready", "restarting", "restarting", "ready"]
+
+
+def test_a_shortage_of_memory_at_a_restart_may_pass(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = watched()
+    pid = server.until("ready")
+    attempts: list[int] = []
+
+    def start(*arguments: Any) -> ServerProcess:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return ServerProcess(*arguments)
+
+    monkeypatch.setattr(watch, "ServerProcess", start)
+    os.kill(pid, signal.SIGKILL)
+    server.until("ready", restarts=2)
+    assert server.watch.record.why == "it can't be started: this machine is out of something: Cannot allocate memory"
+
+
+def test_a_watcher_without_files_blames_no_server(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hung_after` is 0.6 s: a second without a look at it restarts nothing."""
+    server = watched()
+    pid = server.until("ready")
+
+    def no_files(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short:
+        short.setattr(socket, "create_connection", no_files)
+        short.setattr(http.client.HTTPConnection, "connect", no_files)
+        wait_for(lambda: any("can't look after it: [Errno 24]" in said for said in server.said))
+        time.sleep(1.5)
+    wait_for(lambda: not server.watch._blind)
+    assert (server.watch.record.state, server.watch.record.restarts, server.watch.record.pid) == ("ready", 0, pid)
 
 
 def test_a_server_that_hangs_is_restarted(watched: Callable[..., Watched]) -> None:
@@ -258,7 +299,7 @@ def test_the_keeper_ends_groups_when_its_writer_is_gone(tmp_path: Path) -> None:
     os.killpg(spared.pid, signal.SIGKILL)
 
 
-_IMPATIENT = "import runpy; m = runpy.run_path({!r}); m['main'].__globals__['_PATIENCE'] = 0.2; m['main']()"
+_IMPATIENT = "import runpy; m = runpy.run_path({!r}); m['main'].__globals__['_PATIENCE'] = 0.2; m['main']([])"
 
 
 def a_record(name: str, pid: int | None = None) -> ServiceRecord:

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from ascent.sandbox import (
     pool,
 )
 from ascent.sandbox.attack import processes_below
+from ascent.sandbox.errors import SlotError
 
 P, F, E, T, N = Outcome.PASSED, Outcome.FAILED, Outcome.ERROR, Outcome.TIMEOUT, Outcome.NOT_RUN
 
@@ -391,3 +393,29 @@ def test_a_closed_sandbox_says_so() -> None:
     with pytest.raises(SandboxClosedError):
         running.result(timeout=60)
     assert waiting.cancelled()
+
+
+@pytest.mark.parametrize(("free", "charged"), [(1 << 40, True), (1 << 20, False)])
+def test_a_full_disk_is_no_fault_of_a_programs(free: int, charged: bool) -> None:
+    """A compiler's "No space left on device" counts only where there is room: it may be the program's own words."""
+    from ascent.sandbox import compiling, slot
+
+    words = b'main.c:1:2: error: #error "No space left on device"'
+
+    class FullSlot:
+        def run(self, job: object, parts: object) -> slot.Ending:
+            return slot.Ending(1, None, None, 0.1, 0, 0.1, began=True, answered=0, err=words)
+
+        def free_bytes(self) -> int:
+            return free
+
+    toolchain: Any = SimpleNamespace(grants=(), build=("gcc",))
+    fake: Any = FullSlot()
+    entry = compiling.CompiledProgram("program")
+    if charged:
+        compiling.compile_program(fake, toolchain, b"", entry, compiling.COMPILE_LIMITS)
+        assert entry.error == words.decode()
+        return
+    with pytest.raises(SlotError, match="gcc found no room: 1 MiB are free"):
+        compiling.compile_program(fake, toolchain, b"", entry, compiling.COMPILE_LIMITS)
+    assert not entry.made, "it is compiled again when there is room"

@@ -270,12 +270,13 @@ def test_servers_on_devices_that_are_not_there_are_refused_before_anything_start
 
 def test_a_service_that_died_meanwhile_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     from ascent.errors import InputError
+    from ascent.rollout.service.address import ServiceAddress
     from ascent.training.engines import servers as serving
 
     def lost(*_: Any, **__: Any) -> None:
         raise EngineLostError("service policy was stopped")
 
-    monkeypatch.setattr(serving, "find_service", lambda name: name)
+    monkeypatch.setattr(serving, "standing_service", lambda name: ServiceAddress(name, (), "token"))
     monkeypatch.setattr(serving, "_delivery", lambda *_: None)
     monkeypatch.setattr(serving, "ServedEngine", lost)
     with pytest.raises(InputError, match=r"(?s)policy was stopped.*ascent serve MODEL"):

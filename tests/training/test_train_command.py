@@ -181,7 +181,7 @@ def test_several_processes_stop_together_and_resume(
     run = tmp_path / "runs" / "run"
     process = start("train", config, "tracking.evaluate=false", "--devices", "2")
     wait_for_step(run, 2, process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGHUP)  # as a lost connection does
     _, errors = process.communicate(timeout=900)
     assert process.returncode == 1, errors
     stopped_at = len(read_json_lines(run / "metrics.jsonl"))

@@ -37,7 +37,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--max-restarts", type=int, default=5, metavar="N", help="of a server in 30 minutes (default: 5)")
     verb.add_argument("--logs", type=Path, metavar="FOLDER", help="default: ~/.local/state/ascent/serve/NAME")
     verb.add_argument("--vllm", action="append", default=[], metavar="ARG", help="one more argument for vLLM's server")
-    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
+    verb.add_argument("--force", action="store_true", help="in spite of preflight's errors, or of others on a device")
 
 
 def _serve(args: argparse.Namespace) -> int:

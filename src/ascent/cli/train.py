@@ -39,6 +39,7 @@ def _train(args: argparse.Namespace) -> int:
     from ascent import config
     from ascent.environment import preflight, write_environment
     from ascent.process import set_up_process
+    from ascent.rollout.service.sharing import devices_of_servers
     from ascent.tracking import run_directory
 
     if args.devices < 1:
@@ -62,7 +63,7 @@ def _train(args: argparse.Namespace) -> int:
         weight_updates=True,
         server_mode=settings.rollout.mode == "server",
         trainer_devices=tuple(range(args.devices)),
-        server_devices=settings.server_devices(args.devices),
+        server_devices=devices_of_servers(settings, args.devices),
     )
     write_environment(run.path, checked)
     refuse_unfit(checked, "train", args)

@@ -18,6 +18,7 @@ from ascent.environment.faults import Reading, diagnose_text
 from ascent.environment.finding import Finding
 from ascent.environment.inventory import Environment
 from ascent.environment.rules import found
+from ascent.keeper import Keeper
 
 Outcome = Literal["passed", "failed", "timeout", "skipped"]
 
@@ -164,7 +165,7 @@ def run(
 
 
 def run_step(step: Step, folder: Path, python: str = sys.executable) -> Result:
-    """One step: its processes in groups of their own, all ended at the time limit."""
+    """One step: its processes in groups of their own, all ended at the time limit, or when this process is gone."""
     script = folder / f"{step.name.replace(' ', '-').replace(',', '')}.py"
     script.write_text(step.program, "utf-8")
     work = folder / f"{script.stem}-files"
@@ -172,32 +173,34 @@ def run_step(step: Step, folder: Path, python: str = sys.executable) -> Result:
     begun = time.monotonic()
     port = str(29_000 + os.getpid() % 2000)
     running: list[tuple[subprocess.Popen[bytes], Path]] = []
-    for rank in range(step.processes):
-        log = folder / f"{script.stem}-{rank}.log"
-        variables = {
-            **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(step.processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "VLLM_LOGGING_LEVEL": "WARNING",
-        }
-        if step.processes == 1:
-            for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-                variables.pop(name)
-        with log.open("wb") as sink:
-            process = subprocess.Popen(
-                [python, str(script), str(work)],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env=variables,
-                start_new_session=True,
-                cwd=work,
-            )
-        running.append((process, log))
-    statuses = [_wait(process, begun + step.seconds) for process, _ in running]
+    with Keeper() as keeper:
+        for rank in range(step.processes):
+            log = folder / f"{script.stem}-{rank}.log"
+            variables = {
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(step.processes),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "VLLM_LOGGING_LEVEL": "WARNING",
+            }
+            if step.processes == 1:
+                for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                    variables.pop(name)
+            with log.open("wb") as sink:
+                process = subprocess.Popen(
+                    [python, str(script), str(work)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    env=variables,
+                    start_new_session=True,
+                    cwd=work,
+                )
+            keeper.tell("+", process.pid)
+            running.append((process, log))
+        statuses = [_wait(process, begun + step.seconds) for process, _ in running]
     seconds = time.monotonic() - begun
     output = "\n".join(_end_of(log) for _, log in running)
     if None in statuses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -112,5 +113,7 @@ def _run_compiler(
     if ending.code is None or ending.reason is not None:
         return f"the compiler was stopped: {explain(ending, limits)[1]}"
     if ending.code != 0:
+        if os.strerror(errno.ENOSPC) in words and slot.free_bytes() < limits.file_bytes:
+            raise SlotError(f"{command[0]} found no room: {slot.free_bytes() >> 20} MiB are free for the sandbox")
         return words or f"the compiler ended with code {ending.code}"
     return ending.error

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from ascent import open_files
 from ascent.machine_share import cores_of_this_process
 from ascent.sandbox.base import make_base, remove_tree
 from ascent.sandbox.canary import holes
@@ -230,6 +231,7 @@ class Sandbox:
             raise
 
     def _start(self, slots: int, config: SlotConfig, base: str, first_uid: int | None, compile_limits: Limits) -> None:
+        open_files.raise_limit()  # each slot takes a handful
         cache = CompileCache(os.path.join(base, "compiled"), compile_limits)
         os.mkdir(cache.folder)
         os.chmod(cache.folder, 0o711)

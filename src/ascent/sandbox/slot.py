@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from ascent.open_files import own_shortage
 from ascent.sandbox.base import remove_tree
 from ascent.sandbox.errors import SlotError
 from ascent.sandbox.inside import wire
@@ -130,35 +131,48 @@ class Slot:
 
     def start(self) -> None:
         """Start both processes. Raises SlotError."""
-        self._scratch = tempfile.mkdtemp(prefix="slot-", dir=self._base)
+        try:
+            self._scratch = tempfile.mkdtemp(prefix="slot-", dir=self._base)
+        except OSError as error:
+            raise SlotError(f"a sandbox slot could not be made: {own_shortage(error) or error}") from error
         self._supervisor = self._launch("supervisor")
         self.report = self._supervisor.report
         self._comparer = self._launch("comparer")
 
     def _launch(self, module: str) -> _Process:
-        ours, theirs = socket.socketpair()
-        errors = os.memfd_create("slot-errors", os.MFD_CLOEXEC)
-        environment = _ENVIRONMENT | (_FOR_PROGRAMS if module == "supervisor" else _FOR_COMPARING)
-        with theirs:
-            popen = subprocess.Popen(
-                self._config.interpreter.command(module, theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                cwd="/",
-            )
-        process = _Process(popen, ours, errors)
-        ours.settimeout(_START_SECONDS)
         try:
-            wire.send(ours, self._config.message(self._scratch, self._uid))
-            process.report, _, _ = wire.receive(ours)
+            process = self._spawn(module)
+        except OSError as error:  # no more files, processes or memory for this process
+            raise SlotError(f"a sandbox {module} could not start: {own_shortage(error) or error}") from error
+        process.sock.settimeout(_START_SECONDS)
+        try:
+            wire.send(process.sock, self._config.message(self._scratch, self._uid))
+            process.report, _, _ = wire.receive(process.sock)
         except wire.ClosedError as error:
             words = process.last_words()
             process.end()
             raise SlotError(f"a sandbox {module} could not start ({error}): {words or 'it said nothing'}") from error
         return process
+
+    def _spawn(self, module: str) -> _Process:
+        environment = _ENVIRONMENT | (_FOR_PROGRAMS if module == "supervisor" else _FOR_COMPARING)
+        with contextlib.ExitStack() as unless_started:
+            ours, theirs = socket.socketpair()
+            unless_started.callback(ours.close)
+            with theirs:
+                errors = os.memfd_create("slot-errors", os.MFD_CLOEXEC)
+                unless_started.callback(os.close, errors)
+                popen = subprocess.Popen(
+                    self._config.interpreter.command(module, theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    cwd="/",
+                )
+            unless_started.pop_all()
+        return _Process(popen, ours, errors)
 
     def close(self) -> None:
         """End both processes and remove the scratch."""
@@ -168,6 +182,11 @@ class Slot:
         self._supervisor = self._comparer = None
         if self._scratch:
             remove_tree(self._scratch)
+
+    def free_bytes(self) -> int:
+        """Room that is left where slots have their directories, for all programs and for others."""
+        room = os.statvfs(self._base)
+        return room.f_bavail * room.f_frsize
 
     def interrupt(self) -> None:
         """From another thread: make whatever this slot waits for fail now."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascent.keeper import Keeper
+
 _KEPT_LINES = 12
 
 
@@ -38,13 +40,15 @@ def run_child(
 ) -> Ended:
     """Run `python -m ARGUMENTS`; its output goes to `log`. With `on_cpu` it uses no accelerator.
 
-    Its whole process group is killed when `seconds` have passed, or as soon as `kill_when()` is true.
+    Its whole process group is killed when `seconds` have passed, or as soon as `kill_when()` is true; it ends when this
+    process is gone.
     """
     environment = dict(os.environ)
     if on_cpu:
         environment |= {"ACCELERATE_USE_CPU": "true"}
     begun = time.monotonic()
-    with log.open("wb") as sink:
+    code: int | None = None
+    with Keeper() as keeper, log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             stdin=subprocess.DEVNULL,
@@ -53,16 +57,16 @@ def run_child(
             env=environment,
             start_new_session=True,
         )
-    code: int | None = None
-    try:
-        while time.monotonic() - begun < seconds and not kill_when():
-            try:
-                code = process.wait(0.02)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        keeper.tell("+", process.pid)
+        try:
+            while time.monotonic() - begun < seconds and not kill_when():
+                try:
+                    code = process.wait(0.02)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     return Ended(code, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - begun)

@@ -76,6 +76,11 @@ class RunDirectory:
         """The tracebacks that are there."""
         return sorted(self.path.glob("failure-rank*.log"))
 
+    def remove_failures(self) -> None:
+        """Remove the tracebacks of a former start, by however many processes; they would explain this one."""
+        for failure in self.failures():
+            failure.unlink(missing_ok=True)
+
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint (state file present), or None."""
         complete = [path for path in self.checkpoints.glob("checkpoint-*") if (path / STATE_FILE).is_file()]

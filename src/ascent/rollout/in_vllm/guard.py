@@ -28,7 +28,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 STATUS_KIND = "ascent.replica/"
 SCHEMA = f"{STATUS_KIND}2"  # of the status; raised whenever a trainer of one version can't use a server of another
-SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, token_file, open_metrics
+SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, max_num_seqs, token_file, open_metrics
 HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
 CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
@@ -57,6 +57,7 @@ class Guard:
         self._app = app
         self._model = settings["model"]
         self._max_model_len = settings["max_model_len"]
+        self._max_num_seqs = settings.get("max_num_seqs")
         self._token = Path(settings["token_file"]).read_text(encoding="ascii").strip().encode()
         self._open = {"/health"} | ({"/metrics"} if settings["open_metrics"] else set())
         self._state = state or ReplicaState()
@@ -210,6 +211,7 @@ class Guard:
             "schema": SCHEMA,
             "model": self._model,
             "max_model_len": self._max_model_len,
+            "max_num_seqs": self._max_num_seqs,
             "incarnation": state.incarnation,
             "weights": {"state": state.weights, "version": state.version, "revision": state.revision},
             "holder": state.holder,

@@ -9,6 +9,7 @@ Loaded inside vLLM's processes: the standard library and torch only.
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -64,10 +65,10 @@ class OpenedSegment:
         try:
             file = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            raise SegmentError(
-                f"segment {name} can't be opened ({error.strerror}): the trainer must run on this machine, as this "
-                "user and with the same /dev/shm"
-            ) from error
+            why = error.strerror
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                why = f"{why}: the trainer must run on this machine, as this user and with the same /dev/shm"
+            raise SegmentError(f"segment {name} can't be opened: {why}") from error
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,17 @@ def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
     urls = tuple(replica.url for replica in found.replicas)
     dtype = found.settings["engine"]["dtype"]
     return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype)
+
+
+def standing_service(service: str) -> ServiceAddress:
+    """The service that stands, by its name on this machine or by the URLs of its servers, with commas.
+
+    The API key of one on another machine is taken from ASCENT_API_KEY. Raises InputError when there is none.
+    """
+    if "://" not in service:
+        return find_service(service)
+    urls = [url.strip() for url in service.split(",")]
+    return find_by_urls(urls) or remote_service(urls, os.environ.get("ASCENT_API_KEY", ""))
 
 
 def find_service(name: str) -> ServiceAddress:

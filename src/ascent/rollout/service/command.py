@@ -92,7 +92,9 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
     signal.signal(signal.SIGTERM, stop)
     name = args.name or name_for(Path(args.model).name)
     try:
-        with running_service(settings, name=name, log_folder=args.logs, api_key=_api_key(args)) as address:
+        with running_service(
+            settings, name=name, log_folder=args.logs, api_key=_api_key(args), share_devices=args.force
+        ) as address:
             _say(_welcome(address, settings))
             why, log = wait_until_it_ends(address)
     except ServiceStartError as error:

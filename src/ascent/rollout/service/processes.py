@@ -1,4 +1,7 @@
-"""Processes as /proc shows them. Standard library only."""
+"""Processes as /proc shows them. Standard library only.
+
+Raises OSError when /proc can't be read for another reason than that a process is gone, such as too many open files.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,12 @@ def start_ticks(pid: int) -> int | None:
 
 
 def cpu_ticks(pid: int) -> tuple[int, bool]:
-    """Clock ticks of CPU time that a process has used, and whether it wants the CPU right now."""
-    fields = _stat(Path(f"/proc/{pid}"))
+    """Clock ticks of CPU time that a process has used, and whether it wants the CPU right now (or may want it, where
+    that can't be seen)."""
+    try:
+        fields = _stat(Path(f"/proc/{pid}"))
+    except OSError:
+        return 0, True
     return (0, False) if fields is None else (int(fields[11]) + int(fields[12]), fields[0] == "R")
 
 
@@ -30,7 +37,7 @@ def _stat(entry: Path) -> list[str] | None:
     """The fields after the command of `/proc/PID/stat`; None for what is gone or a zombie."""
     try:
         stat = (entry / "stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields

@@ -45,7 +45,10 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """One service. `pid` and `started` (clock ticks since boot) together name the supervisor's process."""
+    """One service. `pid` and `started` (clock ticks since boot) together name the supervisor's process.
+
+    `devices` have the names that hold for every process of this machine; those of `settings` hold for the supervisor.
+    """
 
     name: str
     pid: int
@@ -58,6 +61,7 @@ class ServiceRecord:
     replicas: tuple[ReplicaRecord, ...]
     state: ServicePhase = "starting"
     why: str = ""
+    devices: tuple[str, ...] = ()
 
     def alive(self) -> bool:
         """Whether the supervisor's process is still there."""
@@ -143,25 +147,28 @@ def write(folder: Path, record: ServiceRecord) -> None:
 
 
 def read(folder: Path) -> ServiceRecord | None:
-    """The record in a folder; None when there is none of this version that can be read."""
+    """The record in a folder; None when there is none of this version that is whole. Raises OSError when it can't be
+    read."""
     found = read_any(folder)
     return found if isinstance(found, ServiceRecord) else None
 
 
 def read_any(folder: Path) -> ServiceRecord | OtherVersion | None:
-    """The record in a folder, whichever version wrote it; None when there is none that can be read."""
+    """The record in a folder, whichever version wrote it; None when there is none, or none that is whole. Raises
+    OSError when it can't be read."""
     try:
         values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         schema = values.pop("schema")
         if schema == SCHEMA:
             replicas = tuple(ReplicaRecord(**replica) for replica in values.pop("replicas"))
-            return ServiceRecord(replicas=replicas, **values)
+            devices = tuple(values.pop("devices", ()))
+            return ServiceRecord(replicas=replicas, devices=devices, **values)
         if not str(schema).startswith(KIND):
             return None
         urls = tuple(str(replica["url"]) for replica in values.get("replicas", ()))
         model = str(values.get("model", "MODEL"))
         return OtherVersion(folder.name, int(values["pid"]), int(values["started"]), schema, model, urls)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -23,6 +23,7 @@ from ascent.rollout.service.address import ServiceAddress, from_record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_log import excerpt, log_text
 from ascent.rollout.service.settings import ServiceSettings, check
+from ascent.rollout.service.sharing import refuse_taken_devices
 from ascent.rollout.weights.transports.choice import backend
 
 _STOP_SECONDS = 40.0
@@ -40,20 +41,28 @@ class ServiceStartError(RuntimeError):
 
 @contextlib.contextmanager
 def running_service(
-    settings: ServiceSettings, *, name: str, log_folder: Path | None = None, api_key: str | None = None
+    settings: ServiceSettings,
+    *,
+    name: str,
+    log_folder: Path | None = None,
+    api_key: str | None = None,
+    share_devices: bool = False,
 ) -> Iterator[ServiceAddress]:
     """Start a service, wait until every server serves, and stop it at the end of the block.
 
     Its supervisor is a process of its own and ends when this process ends, however that happens. Progress is told on
     standard error; logs go to the end of `log_folder/replica-N.log`. The default is `logs_folder()/NAME`, where those
     of the last start become `replica-N.log.1`. The record of a service that served and failed stays, for its clients.
-    Raises InputError for settings that can't be served and ServiceStartError when a server doesn't start.
+    Raises InputError for settings that can't be served, or for devices that another service of this user has (unless
+    `share_devices`), and ServiceStartError when a server doesn't start.
     """
     check(settings, api_key)
     if settings.device_kind == "cpu":
         check_cpu_engine()
     if settings.transport is not None and backend(settings.transport) == SHM_BACKEND:
         _check_plugin()
+    if not share_devices:
+        refuse_taken_devices(settings)
     folder = record.claim(name)
     token = api_key or secrets.token_hex(24)
     record.write_private(folder / record.TOKEN, token + "\n")

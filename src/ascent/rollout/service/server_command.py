@@ -72,6 +72,7 @@ def server_environment(
     guard = {
         "model": settings.engine.model,
         "max_model_len": settings.engine.max_model_len,
+        "max_num_seqs": settings.engine.max_num_seqs,
         "token_file": str(token_file),
         "open_metrics": settings.loopback,
     }

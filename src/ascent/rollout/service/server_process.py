@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascent.open_files import own_shortage
 from ascent.rollout.service.metrics import EngineMetrics, read_metrics
 from ascent.rollout.service.processes import group_members
 
@@ -26,7 +27,8 @@ _GRACE, _SETTLE = 10.0, 2.0  # seconds for a front end to end, and for the rest 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server listens, as its own machine reaches it."""
+    """Where a server listens, as its own machine reaches it. Raises OSError for want of something on this side, such as
+    open files, which says nothing about the server."""
 
     host: str
     port: int
@@ -53,7 +55,9 @@ class Endpoint:
             connection.request("GET", route, headers={"Authorization": f"Bearer {self.token}"})
             answer = connection.getresponse()
             return answer.status, answer.read()
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
+            if own_shortage(error):
+                raise
             return None
         finally:
             connection.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 
@@ -43,6 +45,11 @@ class ServiceSettings:
     def loopback(self) -> bool:
         """Whether only this machine can reach the servers."""
         return is_loopback(self.host)
+
+    def physical_devices(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """The names of the servers' devices, as `devices.physical` has them, for a service started in `environment`."""
+        indices = self.devices or tuple(range(self.tensor_parallel))
+        return devices.physical(self.device_kind, indices, environment)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `settings.json` and the record."""

@@ -2,7 +2,7 @@
 
 A process of its own, so that nothing that happens to a trainer disturbs the servers. It ends, and the servers with it,
 on SIGTERM or SIGINT, when its standard input ends, or when the process that started it is gone. When it is killed
-itself, `keeper` ends the servers.
+itself, its `Keeper` ends the servers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -21,7 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ascent.rollout.service import keeper, record
+from ascent import open_files
+from ascent.keeper import Keeper
+from ascent.rollout.service import record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_command import server_command, server_environment
 from ascent.rollout.service.server_process import Endpoint
@@ -39,9 +40,7 @@ class Supervisor:
         self._folder, self._settings, self._owner = folder, settings, owner
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", keeper.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self._keeper = Keeper()
         ports = enumerate(_ports(settings))
         self._watches = [self._watch(index, port, log_folder, token) for index, port in ports]
         self._record = record.ServiceRecord(
@@ -54,6 +53,7 @@ class Supervisor:
             transport=settings.transport,
             settings=settings.to_json(),
             replicas=(),
+            devices=settings.physical_devices(os.environ),
         )
 
     def run(self) -> int:
@@ -62,14 +62,12 @@ class Supervisor:
         for watch in self._watches:
             watch.start()
         while not self._stop.wait(0.2):
-            if self._record.state == "failed" or start_ticks(self._owner[0]) != self._owner[1]:
+            if self._record.state == "failed" or self._abandoned():
                 break
         self._stop.set()
         for watch in self._watches:
             watch.join()
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
-        self._keeper.wait()
+        self._keeper.close()
         if self._record.state == "failed":
             return 2  # the record stays, so that clients see why
         shutil.rmtree(self._folder)
@@ -78,6 +76,12 @@ class Supervisor:
     def stop(self) -> None:
         """End the servers and make `run` return. Returns at once."""
         self._stop.set()
+
+    def _abandoned(self) -> bool:
+        try:
+            return start_ticks(self._owner[0]) != self._owner[1]
+        except OSError:  # too many open files, perhaps; its end of our standard input tells as well
+            return False
 
     def _watch(self, index: int, port: int, log_folder: Path, token: str) -> ReplicaWatch:
         settings = self._settings
@@ -91,7 +95,7 @@ class Supervisor:
             record.ReplicaRecord(url=f"http://{shown}:{port}", log=str(log_folder / f"replica-{index}.log")),
             name=f"replica {index}",
             stop=self._stop,
-            changed=self._publish,
+            changed=self._changed,
             tell=_tell,
             group=self._keep,
         )
@@ -105,11 +109,15 @@ class Supervisor:
             self._record = replace(self._record, replicas=replicas, state=state, why=why)
             record.write(self._folder, self._record)
 
+    def _changed(self) -> None:
+        try:
+            self._publish()
+        except OSError as error:  # a full disk ends no server; the next change is written again
+            _tell(f"the record of the service can't be written: {error}")
+
     def _keep(self, sign: str, group: int) -> None:
         with self._lock:
-            assert self._keeper.stdin is not None
-            self._keeper.stdin.write(f"{sign}{group}\n")
-            self._keeper.stdin.flush()
+            self._keeper.tell(sign, group)
 
 
 def _ports(settings: ServiceSettings) -> list[int]:
@@ -137,6 +145,7 @@ def _stop_at_end_of_input(supervisor: Supervisor) -> None:
 
 def main() -> int:
     """Serve as `settings.json` in the folder says; the exit code."""
+    open_files.raise_limit()
     folder = Path(sys.argv[1])
     values = json.loads((folder / record.SETTINGS).read_text(encoding="utf-8"))
     token = (folder / record.TOKEN).read_text(encoding="ascii").strip()

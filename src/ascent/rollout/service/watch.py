@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from ascent.open_files import own_shortage
 from ascent.rollout.service.metrics import EngineMetrics
 from ascent.rollout.service.processes import cpu_ticks
 from ascent.rollout.service.record import ReplicaRecord
@@ -17,6 +19,7 @@ from ascent.rollout.service.server_log import last_line
 from ascent.rollout.service.server_process import Endpoint, ServerProcess
 from ascent.rollout.service.settings import ServiceSettings
 
+T = TypeVar("T")
 _TICK, _PROBE, _STALL_PROBE, _TELL = 0.2, 1.0, 10.0, 20.0  # seconds between looks
 _LONGEST_PAUSE = 30.0
 _BUSY_SHARE, _BUSY_PATIENCE = 0.2, 8.0  # a silent server that uses so much of a core is given so many times longer
@@ -49,6 +52,7 @@ class ReplicaWatch(threading.Thread):
         self._endpoint, self._stop_event = endpoint, stop
         self._changed, self._tell, self._group = changed, tell, group
         self._restarts: list[float] = []
+        self._blind = False
 
     def run(self) -> None:
         """Until the service stops or this server fails for good."""
@@ -57,8 +61,13 @@ class ReplicaWatch(threading.Thread):
             try:
                 server = ServerProcess(self._command, self._environment, Path(self.record.log))
             except OSError as error:
-                self._fail(f"it can't be started: {error}", served=False)
-                return
+                not_started = f"it can't be started: {own_shortage(error) or error}"
+                if not (served and self._may_restart()):
+                    self._fail(not_started, served)
+                    return
+                self._note_restart(not_started)  # want of files or memory may pass
+                self._pause()
+                continue
             self._group("+", server.pid)
             self._set(pid=server.pid)
             self._tell(f"{self.name}: process {server.pid}; its log is {self.record.log}")
@@ -88,7 +97,8 @@ class ReplicaWatch(threading.Thread):
             now = time.monotonic()
             if now - probed_at >= _PROBE:
                 probed_at = now
-                if self._endpoint.guard(2.0) is not None:  # its token makes sure that it is this service's server
+                # its token makes sure that it is this service's server
+                if self._asked(lambda: self._endpoint.guard(2.0)) is not None:
                     return None
             if now - told_at >= _TELL:
                 told_at = now
@@ -108,22 +118,36 @@ class ReplicaWatch(threading.Thread):
             now = time.monotonic()
             if now - probed_at < _PROBE:
                 continue
-            status = self._endpoint.status("/health", self._settings.hung_after)
+            status = self._asked(lambda: self._endpoint.status("/health", self._settings.hung_after))
             probed_at = time.monotonic()
             if status == 200:
                 alive_at, busy = probed_at, _Busy(server.pid)
             elif status is not None:
                 return f"its engine is dead (/health answers {status})"
+            elif self._blind:
+                alive_at = probed_at
             elif self._hangs(probed_at - alive_at, busy):
                 return f"it gave no answer for {probed_at - alive_at:.0f} s"
             if status == 200 and probed_at - stall_probed_at >= _STALL_PROBE:
                 stall_probed_at = probed_at
-                if stall.seen(self._endpoint.metrics(3.0), probed_at):
+                if stall.seen(self._asked(lambda: self._endpoint.metrics(3.0)), probed_at):
                     return f"its running requests made no token for {self._settings.stalled_after:g} s"
-                guard = self._endpoint.guard(3.0) or {}
+                guard = self._asked(lambda: self._endpoint.guard(3.0)) or {}
                 if guard.get("stuck_seconds", 0.0) > self._settings.stuck_after:
                     return "its workers wait for weights that won't come: the trainer gave them up, or is gone"
         return None
+
+    def _asked(self, ask: Callable[[], T]) -> T | None:
+        """What a server answers; None for no answer, also when this process lacks what it takes to ask (`_blind`)."""
+        try:
+            answer = ask()
+        except OSError as error:
+            if not self._blind:
+                self._tell(f"{self.name}: this process can't look after it: {error}")
+            self._blind = True
+            return None
+        self._blind = False
+        return answer
 
     def _hangs(self, silent: float, busy: _Busy) -> bool:
         """Whether a server that has been silent for so long hangs, rather than being busy with many requests."""

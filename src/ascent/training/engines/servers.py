@@ -16,10 +16,11 @@ from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.platform import engine_kind, installed_vllm
 from ascent.rollout.service import record
-from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, remote_service
+from ascent.rollout.service.address import ServiceAddress, standing_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.server_command import allows_pickled_handles
 from ascent.rollout.service.settings import ServiceSettings
+from ascent.rollout.service.sharing import shared_devices
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.base import Place
 from ascent.rollout.weights.transports.choice import check_fits, choose, transport
@@ -66,7 +67,10 @@ def connect(
     """
     agreement = Agreement(Ranks(rank, processes))
     with _all_or_none(agreement):
-        address = _standing(service) if rank == 0 else None
+        address = standing_service(service) if rank == 0 else None
+    if address is not None and (both := shared_devices(address, processes)):
+        indices = ", ".join(map(str, both))
+        print(f"note: service {address.name} is on this training's device {indices} too", file=sys.stderr, flush=True)
     return _join(address, RolloutSection(mode="server"), dtype, name, agreement)
 
 
@@ -162,17 +166,10 @@ def _shares_device(config: RunConfig, processes: int) -> bool:
 @contextlib.contextmanager
 def _service(config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int) -> Iterator[ServiceAddress]:
     if config.rollout.server is not None:
-        yield _standing(config.rollout.server)
+        yield standing_service(config.rollout.server)
         return
     with _own_service(config, engine, run, processes) as address:
         yield address
-
-
-def _standing(service: str) -> ServiceAddress:
-    if "://" not in service:
-        return find_service(service)
-    urls = [url.strip() for url in service.split(",")]
-    return find_by_urls(urls) or remote_service(urls, os.environ.get("ASCENT_API_KEY", ""))
 
 
 @contextlib.contextmanager

@@ -1,28 +1,36 @@
 """Several training processes on this machine, one a device, through torch's launcher (accelerate reads its variables).
 
 Signals reach this process alone. It asks the others to stop through a file, because the launcher would kill them 30
-seconds after a signal, in the middle of a long step.
+seconds after a signal, in the middle of a long step. Their standard input is a pipe that nobody writes to; it ends when
+this process is gone, however it went, and they with it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
 
 from ascent import devices
 from ascent.errors import InputError
 from ascent.process import set_up_process
+from ascent.tracking.run_directory import RunDirectory
 from ascent.training.launch.stop_file import STOP_FILE_VARIABLE, stopped_mark
+from ascent.training.launch.stop_signals import listening
+from ascent.training.launch.terminal import outlive_terminal
+
+WORKER = "ascent.training.launch.worker"
 
 
-def launch(run: Path, processes: int, *, resume: bool, debug: bool) -> int:
-    """Train with `processes` processes; returns the exit code. Raises InputError when there are fewer devices."""
+def launch(run: Path, processes: int, *, resume: bool, debug: bool, worker: str = WORKER) -> int:
+    """Train with `processes` processes of the module `worker`; returns the exit code.
+
+    None of them outlives this process. Raises InputError when there are fewer devices.
+    """
     set_up_process(debug=debug)
+    outlive_terminal()
     if devices.kind() != "cpu" and processes > devices.count():
         limited = devices.visible()
         raise InputError(
@@ -31,34 +39,26 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool) -> int:
             f"Lower it, or make more visible with {devices.VISIBLE_VARIABLES[devices.kind()]}.",
         )
     command = [sys.executable, "-m", "ascent.training.launch.elastic", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "ascent.training.launch.worker", str(run), *["--resume"] * resume, *["--debug"] * debug]
+    command += ["-m", worker, str(run), *["--resume"] * resume, *["--debug"] * debug]
+    RunDirectory(run).remove_failures()
     threads = max(1, (os.cpu_count() or 1) // processes)
     with tempfile.TemporaryDirectory(prefix="ascent-") as folder:
         stop_file = Path(folder) / "stop"
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {STOP_FILE_VARIABLE: str(stop_file)}
-        child = subprocess.Popen(command, env=environment, start_new_session=True)
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
         return _wait(child, stop_file)
 
 
 def _wait(child: subprocess.Popen[bytes], stop_file: Path) -> int:
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop_file.exists():
-            child.terminate()
-            return
-        stop_file.touch()
-        print(
-            "\nstopping after this step, with a checkpoint (again: stop now, without one)", file=sys.stderr, flush=True
-        )
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    assert child.stdin is not None
     try:
-        code = child.wait()
+        with listening(stop_file.touch, child.terminate):
+            code = child.wait()
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
         if child.poll() is None:
             child.terminate()
             child.wait()
+        child.stdin.close()
     if code == 0:
         return int(stopped_mark(stop_file).exists())
     return 2

@@ -1,17 +1,14 @@
-"""Stop at the end of a step, with a checkpoint, when asked by Ctrl-C, SIGTERM or a stop file."""
+"""Stop at the end of a step, with a checkpoint, when asked by a signal or a stop file."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import sys
-from collections.abc import Iterator
-from types import FrameType
+from contextlib import AbstractContextManager
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from ascent.training.launch.stop_file import stop_file
+from ascent.training.launch.stop_signals import listening
 from ascent.training.step.ranks import Ranks
 
 
@@ -31,27 +28,13 @@ class StopAtStepEnd(TrainerCallback):
             self.stopped = control.should_save = control.should_training_stop = True
         return control
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM as requests to stop; a second one stops at once, without a checkpoint."""
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    def listening(self) -> AbstractContextManager[None]:
+        """Take signals as requests to stop; a second SIGINT or SIGTERM stops at once, without a checkpoint."""
+        return listening(self._ask, _stop_now)
 
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self._asked:
-                for each, handler in previous.items():
-                    signal.signal(each, handler)
-                raise KeyboardInterrupt
-            self._asked = True
-            print(
-                "\nstopping after this step, with a checkpoint (again: stop now, without one)",
-                file=sys.stderr,
-                flush=True,
-            )
+    def _ask(self) -> None:
+        self._asked = True
 
-        for number in previous:
-            signal.signal(number, ask)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+
+def _stop_now() -> None:
+    raise KeyboardInterrupt

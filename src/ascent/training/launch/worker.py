@@ -15,9 +15,11 @@ from pathlib import Path
 
 from ascent import config
 from ascent.errors import InputError
+from ascent.keeper import end_with_standard_input
 from ascent.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
 from ascent.training.launch.stop_file import stop_file, stopped_mark
+from ascent.training.launch.terminal import outlive_terminal
 from ascent.training.records.out_of_memory import OutOfMemoryError
 
 
@@ -28,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--debug", action="store_true")
     args = parser.parse_args(argv)
+    if stop_file() is not None:
+        end_with_standard_input()
     try:
         return work(args.run, resume=args.resume, debug=args.debug)
     except InputError as error:
@@ -48,6 +52,9 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
     run = run_directory.open_existing(path)
     settings, _ = config.load(run.config)
     set_up_process(debug=debug, on_cpu=bool(settings.trainer.get("use_cpu")))
+    outlive_terminal()
+    if "RANK" not in os.environ:  # a launcher has removed those of all processes, before the first could fail
+        run.remove_failures()
     run.failure(_rank()).unlink(missing_ok=True)
     try:
         quieten_transformers(debug=debug)

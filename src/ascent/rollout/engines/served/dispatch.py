@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import queue
 import time
@@ -19,7 +20,7 @@ from typing import Any
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineLostError, ServerMemoryError
-from ascent.rollout.engines.served.http_thread import NO_CONNECTION, Answer
+from ascent.rollout.engines.served.http_thread import NO_CONNECTION, OWN_SHORTAGE, Answer
 from ascent.rollout.engines.served.jobs import BrokenAnswerError, Job
 from ascent.rollout.engines.served.replica import Replica, ReplicaStatus
 from ascent.rollout.weights.control import ServerCallError
@@ -34,6 +35,8 @@ TAKEN_AFTER = (
 )
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # before a completion that a server failed to sample is tried again
 _REFUSED = 409
+# What a server is asked for at once: it queues what it doesn't sample yet. More would only hold connections.
+_SAMPLED_AT_ONCE, _QUEUED = 128, 2  # completions, of a server that doesn't tell; times that many
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +92,9 @@ class Dispatcher:
         self._holder, self._lost, self._patience = holder, lost, patience
         self._waiting: deque[Job] = deque()
         self._up_at = time.monotonic()
+        self._most = max(1, min(member.replica.room for member in self.members) // len(self.members))
+        self._room = self._most  # connections to each server
+        self._shortages = 0  # since the last completion
         self._pauses: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -138,18 +144,32 @@ class Dispatcher:
         return any(status is not None and status.weights in hopeless for status in statuses)
 
     def _dispatch(self) -> None:
-        """Give what waits to servers; completions of one group that wait together stay together."""
+        """Give what waits to servers that have room; completions of one group that wait together stay together."""
         while self._waiting and self.failure is None:
-            ready = [member for member in self.members if member.has(self.version)]
+            able = {member: self._at_once(member) for member in self.members if member.has(self.version)}
+            group, most = self._waiting[0].request.group_id, max(able.values(), default=0)
+            together = [job for job in itertools.islice(self._waiting, most) if job.request.group_id == group]
+            free = {member: self._piece(member, at_once, len(together)) for member, at_once in able.items()}
+            ready = [member for member, piece in free.items() if piece]
             if not ready:
                 return
-            group = self._waiting[0].request.group_id
             member = min(ready, key=lambda member: member.outstanding)
-            while self._waiting and self._waiting[0].request.group_id == group:
+            for _ in range(free[member]):
                 job = self._waiting.popleft()
                 flight = asyncio.ensure_future(self._fly(job, member))
                 member.flights[flight] = job
                 flight.add_done_callback(functools.partial(self._landed, member))
+
+    def _at_once(self, member: Member) -> int:
+        status = member.replica.status
+        sampled = (status.max_num_seqs if status else None) or _SAMPLED_AT_ONCE
+        return min(sampled * _QUEUED, self._room)
+
+    def _piece(self, member: Member, at_once: int, together: int) -> int:
+        """How many of so many completions of a group a server takes now: all, or half of what it may have where that is
+        less; none while it has no room for them. So it has as many as it samples at once, or nothing waits."""
+        piece = min(together, max(1, at_once // _QUEUED))
+        return piece if len(member.flights) + piece <= at_once else 0
 
     async def _fly(self, job: Job, member: Member) -> float | None:
         """Have one completion sampled; the seconds after which it must be tried again, None when it is done with."""
@@ -163,6 +183,8 @@ class Dispatcher:
         try:
             answer = await member.replica.sample(body, version)
         except ServerCallError as error:  # the connection broke
+            if error.code == OWN_SHORTAGE:
+                return self._short(str(error))
             _log.info("%s", error)
             self._doubt(member)
             return 0.0
@@ -176,17 +198,18 @@ class Dispatcher:
         if self.failure is not None:
             return
         again = 0.0 if flight.cancelled() else flight.result()
-        if again == 0.0:
-            self._waiting.appendleft(job)
-            self._dispatch()
+        if again:
+            self._later(again, lambda: self.add([job]))
         elif again is not None:
-            self._after(again, job)
+            self._waiting.appendleft(job)
+        self._dispatch()
 
     def _judge(self, answer: Answer, job: Job, member: Member, version: int) -> float | None:
         """File a completion, or say after how many seconds to try again."""
         if answer.status == 200:
             try:
                 self.outcomes.put(job.completion(answer.content, version))
+                self._shortages = 0
                 return None
             except BrokenAnswerError as error:
                 return self._failed(job, f"{member.replica.url}: {error}")
@@ -202,6 +225,24 @@ class Dispatcher:
         self._fail(EngineLostError(f"{member.replica.url}: HTTP {answer.status}: {answer.message()}"))
         return None
 
+    def _short(self, why: str) -> float:
+        """This process can't open another connection: ask for nothing for a while, then for fewer at once."""
+        if self._room:
+            _log.warning("%s. Fewer completions are asked for at once.", why)
+            self._room = 0
+            self._shortages += 1
+            pause = _PAUSES[min(self._shortages, len(_PAUSES)) - 1]
+            self._later(pause, lambda: self._after_shortage(why))
+        return 0.0
+
+    def _after_shortage(self, why: str) -> None:
+        connected = self.in_flight()  # those that had no connection have landed
+        if not connected and self._shortages > len(_PAUSES):
+            self._fail(EngineLostError(why))
+            return
+        self._room = max(1, connected // len(self.members))
+        self._dispatch()
+
     def _failed(self, job: Job, why: str) -> float | None:
         job.failures += 1
         _log.warning("sampling failed (%d): %s", job.failures, why)
@@ -211,13 +252,15 @@ class Dispatcher:
             return None
         return _PAUSES[job.failures - 1]
 
-    def _after(self, seconds: float, job: Job) -> None:
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
         async def pause() -> None:
             await asyncio.sleep(seconds)
-            self._pauses.discard(asyncio.current_task())
-            self.add([job])
+            self._pauses.discard(task)
+            call()
 
-        self._pauses.add(asyncio.ensure_future(pause()))
+        task = asyncio.ensure_future(pause())
+        task.add_done_callback(self._no_error)
+        self._pauses.add(task)
 
     def _no_error(self, task: asyncio.Task[Any]) -> None:
         """An error that nobody foresaw must not leave completions waiting for ever."""
@@ -252,6 +295,8 @@ class Dispatcher:
                 self._fail(EngineLostError(f"{error}: this training lost its hold, and another has taken the server"))
         elif error.status == 401:
             self._fail(EngineLostError(str(error)))
+        elif error.code == OWN_SHORTAGE:  # says nothing about the server
+            _log.warning("%s", error)
         elif error.code == NO_CONNECTION:
             self._not_reachable(member)
         elif error.status is None and not busy:  # hundreds of long completions at once can keep a server from answering
@@ -304,9 +349,18 @@ class Dispatcher:
     async def _watch_service(self) -> None:
         """End sampling when the service won't come back."""
         while self.failure is None:
-            if (why := self._lost()) is not None:
+            if (why := self._lost_for_good()) is not None:
                 self._fail(EngineLostError(why))
             elif time.monotonic() - self._up_at > self._patience:
                 urls = ", ".join(member.replica.url for member in self.members)
                 self._fail(EngineLostError(f"no sampling server has answered for {self._patience:g} s ({urls})"))
+            if self._room:  # a shortage may pass
+                self._room = min(self._most, self._room + max(1, self._room // 8))
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _lost_for_good(self) -> str | None:
+        try:
+            return self._lost()
+        except OSError as error:  # such as too many open files, which says nothing about the service
+            _log.warning("can't see how the service is: %s", error)
+            return None

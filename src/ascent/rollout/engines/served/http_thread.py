@@ -1,5 +1,8 @@
 """HTTP from a background thread: one event loop and one session, for hundreds of requests at once.
 
+Each request that is under way has a connection of its own; what is done with is kept for the next. How many are under
+way at once is for the caller to limit: see `room`.
+
 Proxies of the environment are not used: servers are on this machine or on the same network.
 """
 
@@ -13,12 +16,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from ascent import open_files
 from ascent.rollout.weights.control import ServerCallError
 
 T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 3.0  # vLLM closes idle connections after 5, and a call must not meet that
-NO_CONNECTION = "connection"  # code of a ServerCallError: refused, reset or broken, rather than slow
+# codes of a ServerCallError: refused, reset or broken, rather than slow; and what is no fault of the server
+NO_CONNECTION, OWN_SHORTAGE = "connection", "own shortage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class HttpThread:
     """Coroutines run in its loop; `run` waits for one from any other thread."""
 
     def __init__(self) -> None:
+        self._room = open_files.spare()
         self._loop = asyncio.new_event_loop()
         self._session: aiohttp.ClientSession | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="ascent-http", daemon=True)
@@ -56,6 +62,11 @@ class HttpThread:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._loop.is_closed()
+
+    @property
+    def room(self) -> int:
+        """How many requests may be under way at once, by the limit of open files when the thread was started."""
+        return self._room
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread and wait for its result. Timeouts are the coroutine's own affair."""
@@ -85,6 +96,8 @@ class HttpThread:
         except TimeoutError as error:
             raise ServerCallError(f"{url}: no answer within {timeout or CONNECT_SECONDS:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            if shortage := open_files.own_shortage(error):
+                raise ServerCallError(f"{url}: {shortage}", code=OWN_SHORTAGE) from error
             raise ServerCallError(f"{url}: {type(error).__name__}: {error}", code=NO_CONNECTION) from error
 
     def close(self) -> None:

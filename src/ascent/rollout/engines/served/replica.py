@@ -33,6 +33,7 @@ class ReplicaStatus:
     holder: Mapping[str, Any] | None
     vllm: str
     sampling_parameters: frozenset[str]  # that the server's vLLM knows; empty: it didn't say
+    max_num_seqs: int | None = None  # completions that it samples at once; None: it didn't say
 
 
 class Replica:
@@ -48,6 +49,11 @@ class Replica:
     def url(self) -> str:
         """See ControlPlane."""
         return self._url
+
+    @property
+    def room(self) -> int:
+        """How many requests of this process may be under way at once, to all servers together."""
+        return self._http.room
 
     @property
     def vllm_version(self) -> str:
@@ -132,6 +138,7 @@ class Replica:
                 holder=content["holder"],
                 vllm=content["vllm"] or "",
                 sampling_parameters=frozenset(content["sampling_parameters"]),
+                max_num_seqs=content.get("max_num_seqs"),
             )
         except (TypeError, KeyError):
             raise ServerCallError(f"{self._url}: not a server of `ascent serve`: {answer.message()}") from None

@@ -12,6 +12,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from ascent.open_files import no_file_left
 from ascent.rollout.in_vllm.shared_memory import FOLDER, PREFIX, SegmentError, Slot, tensor_at
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ class Segment:
         """Create it with `size` bytes, all of them reserved. Raises SegmentError when there is no room."""
         self.name = PREFIX + secrets.token_hex(16)
         self._path = FOLDER / self.name
-        self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise SegmentError(no_file_left(error) or _no_room(size, error)) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(self._file, 0, size)  # a write into an unreserved page would kill the process
