@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascent.sandbox.asserts import decompose
-from ascent.sandbox.inside.compare import holds, same, same_output
+from ascent.sandbox.inside.compare import holds, same
+from ascent.sandbox.inside.compare_output import same_output
 from ascent.sandbox.inside.values import MalformedError, Opaque, decode, encode, opaque, refuse
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()

@@ -137,7 +137,7 @@ class CodeReward:
 
     def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
         if program.strip():
-            return self._sandbox.submit(Program(program, task.language), tests, task.limits or self._limits)
+            return self._sandbox.submit(Program(program, task.language, task.prelude), tests, task.limits or self._limits)
         nothing: Future[Verdict] = Future()  # an empty file compiles, but no answer must not earn that
         nothing.set_result(Verdict(False, (Outcome.ERROR,) * len(tests), 0.0, error="no program in the completion"))
         return nothing

@@ -52,7 +52,7 @@ class LoadedTasks:
         return "\n".join(lines)
 
 
-def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> LoadedTasks:
+def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0, strict: bool = False) -> LoadedTasks:
     """The tasks of a source.
 
     Args:
@@ -62,6 +62,7 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
         visible: how many tests of a row the prompt may show, for formats that don't say it themselves (MBPP,
             APPS).
         seed: seed of the built-in tasks' test inputs; files don't use it.
+        strict: compare floats exactly in those public formats whose own checker does; see docs/tasks.md.
 
     Raises:
         InputError: no such source, an unreadable file, two tasks with the same id, or no usable row at all.
@@ -78,7 +79,8 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
     line_of: dict[str, int] = {}
     for line, row in _rows(path):
         try:
-            task = task_from_any_row(_parse_line(row) if isinstance(row, bytes) else row, _collection(path), visible)
+            parsed = _parse_line(row) if isinstance(row, bytes) else row
+            task = task_from_any_row(parsed, _collection(path), visible, strict=strict)
         except (RowError, RecursionError) as error:
             reason = str(error) if isinstance(error, RowError) else "the row is nested too deeply"
             rejected.append(RejectedRow(name, line, reason))
@@ -96,7 +98,7 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
 
 
 def load_split(
-    source: str | Path, held_out: float, seed: int, *, visible: int = 1
+    source: str | Path, held_out: float, seed: int, *, visible: int = 1, strict: bool = False
 ) -> tuple[LoadedTasks, tuple[Task, ...], tuple[Task, ...]]:
     """(loaded, train, held-out): a source's tasks, split as fits it.
 
@@ -107,7 +109,7 @@ def load_split(
     Raises:
         InputError: as `load_tasks` and `split_tasks`.
     """
-    loaded = load_tasks(source, visible=visible, seed=seed)
+    loaded = load_tasks(source, visible=visible, seed=seed, strict=strict)
     name = str(source)
     if not is_builtin(name) or name == f"{BUILTIN}:{INSTRUCT}" or held_out == 0:
         return loaded, *split_tasks(loaded.tasks, held_out, seed)

@@ -284,7 +284,7 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
 
     def keep(task: Task) -> bool:
         try:
-            sandbox.check(task.language, task.tests)
+            sandbox.check(task.language, task.tests, task.prelude)
         except SandboxError as error:
             refused.append(f"{task.id}: {error}")
             return False
