@@ -58,6 +58,7 @@ class TasksSection(Section):
     seed: int = 0  # of the split
     chat: Literal["auto", "always", "never"] = "auto"  # auto: chat messages when the tokenizer has a template
     max_prompt_tokens: int | None = pydantic.Field(None, ge=1)  # tasks with longer prompts are left out and reported
+    strict: bool = False  # compare floats exactly in those public formats whose own checker does
 
 
 class RewardSection(Section):
@@ -313,8 +314,12 @@ def _known_keys(path: Sequence[str]) -> list[str]:
 
 def _contradictions(config: RunConfig) -> list[str]:
     problems = []
-    if config.reward.compile_weight + config.reward.tests_weight <= 0:
-        problems.append("reward.compile_weight and reward.tests_weight are both 0: every completion would score 0")
+    reward = config.reward
+    if reward.compile_weight + reward.tests_weight + reward.all_tests_weight <= 0:
+        problems.append(
+            "reward.compile_weight, reward.tests_weight and reward.all_tests_weight are all 0: every completion would "
+            "score 0"
+        )
     dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
     if dtype is not None and config.model.dtype not in ("auto", dtype):
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")

@@ -28,7 +28,7 @@ from ascent.training.arguments import GRPOConfig
 from ascent.training.engine_settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
 from ascent.training.out_of_memory import explain_out_of_memory
-from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
+from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.progress import StepProgress
 from ascent.training.recording import RunRecorder
 from ascent.training.stopping import StopAtStepEnd
@@ -85,7 +85,8 @@ def train(
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
-        reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class)
+        opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
+        reward = _code_reward(config, (*tasks.train, *tasks.held_out), sandbox, reward_class, opens_thought)
         recorder = RunRecorder(run, args.process_index)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
@@ -298,10 +299,12 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
     return kept
 
 
-def _code_reward(config: RunConfig, tasks: Sequence[Task], sandbox: Sandbox, kind: type[CodeReward]) -> CodeReward:
+def _code_reward(
+    config: RunConfig, tasks: Sequence[Task], sandbox: Sandbox, kind: type[CodeReward], opens_thought: bool
+) -> CodeReward:
     section = config.reward
     weights = RewardWeights(section.compile_weight, section.tests_weight, section.all_tests_weight)
-    return kind(tasks, weights=weights, tests=section.tests, sandbox=sandbox)
+    return kind(tasks, weights=weights, tests=section.tests, sandbox=sandbox, prompt_opens_thought=opens_thought)
 
 
 @contextlib.contextmanager

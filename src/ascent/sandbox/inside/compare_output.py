@@ -26,8 +26,7 @@ def same_output(got: str, expected: str, tolerance: float | None = None) -> bool
     if len(got_lines) != len(expected_lines):
         return False
     return all(
-        a == b or _same_words(a.split(), b.split(), tolerance)
-        for a, b in zip(got_lines, expected_lines, strict=True)
+        a == b or _same_words(a.split(), b.split(), tolerance) for a, b in zip(got_lines, expected_lines, strict=True)
     )
 
 

@@ -10,7 +10,9 @@ def near(got: float, expected: float, tolerance: float) -> bool:
     """|got - expected| <= tolerance * max(1, |expected|). Infinities and NaN are near nothing else."""
     try:
         distance = abs(got - expected)
-        return distance < float("inf") and abs(expected) < float("inf") and distance <= tolerance * max(1.0, abs(expected))
+        return (
+            distance < float("inf") and abs(expected) < float("inf") and distance <= tolerance * max(1.0, abs(expected))
+        )
     except OverflowError:  # an int that no float can hold
         return False
 
