@@ -61,8 +61,8 @@ class CodeReward:
         prompt_opens_thought: bool = False,
     ) -> None:
         """`sandbox` defaults to one of its own, closed with the reward. `prompt_opens_thought` says that the chat
-        template ends prompts with `<think>` or the like, so that a completion begins within a thought. Raises InputError
-        on tasks without tests."""
+        template ends prompts with `<think>` or the like, so that a completion begins within a thought. Raises
+        InputError on tasks without tests."""
         self._tasks = {task.id: task for task in tasks}
         self._weights = weights
         self._choice = tests
@@ -147,9 +147,8 @@ class CodeReward:
 
     def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
         if program.strip():
-            return self._sandbox.submit(
-                Program(program, task.language, task.prelude), tests, task.limits or self._limits
-            )
+            judged = Program(program, task.language, task.prelude)
+            return self._sandbox.submit(judged, tests, task.limits or self._limits)
         nothing: Future[Verdict] = Future()  # an empty file compiles, but no answer must not earn that
         nothing.set_result(Verdict(False, (Outcome.ERROR,) * len(tests), 0.0, error="no program in the completion"))
         return nothing

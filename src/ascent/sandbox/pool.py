@@ -24,7 +24,7 @@ from ascent.sandbox.interpreter import find_interpreter
 from ascent.sandbox.judge import Judge, Plan, make_plan
 from ascent.sandbox.layers import LayerReport, mend
 from ascent.sandbox.slot import Slot, SlotConfig
-from ascent.sandbox.types import LEVELS, Language, Level, Limits, Outcome, Program, Test, Verdict
+from ascent.sandbox.types import LEVELS, Language, Level, Limits, Outcome, Program, StdioTest, Test, Verdict
 
 _ATTEMPTS = 2
 _LEFT_OUT: dict[Level, frozenset[str]] = {

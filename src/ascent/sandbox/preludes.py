@@ -10,11 +10,11 @@ from ascent.sandbox.types import Program
 
 # Standard modules that preludes import. A slot that is asked for one loads it once: nothing else that a prelude names
 # is ever imported outside of the process that is confined.
-_LOADED_FOR_PRELUDES = frozenset(
-    ("array", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools")
-    + ("heapq", "io", "itertools", "json", "math", "operator", "queue", "random", "re", "statistics", "string", "sys")
-    + ("time", "typing")
-)
+_LOADED_FOR_PRELUDES = frozenset({
+    "array", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools",
+    "heapq", "io", "itertools", "json", "math", "operator", "queue", "random", "re", "statistics", "string", "sys",
+    "time", "typing",
+})  # fmt: skip
 
 
 def check_prelude(program: Program) -> None:

@@ -16,8 +16,8 @@ from ascent.types import Task
 _ID_KEYS = ("id", "task_id", "question_id", "problem_id")
 _EXPECTED = (
     "'prompt' with 'visible_tests' or 'hidden_tests' (own format); 'prompt', 'test' and 'entry_point' "
-    "(HumanEval, LeetCodeDataset); 'test_list' (MBPP); 'input_output' (APPS); 'public_test_cases' (LiveCodeBench); 'inputs' "
-    "and 'outputs' (plain rows)"
+    "(HumanEval, LeetCodeDataset); 'test_list' (MBPP); 'input_output' (APPS); 'public_test_cases' (LiveCodeBench); "
+    "'inputs' and 'outputs' (plain rows)"
 )
 
 

@@ -1,9 +1,9 @@
 """LeetCodeDataset rows (Xia et al., 2025, https://arxiv.org/abs/2504.14655): HumanEval's keys, but the entry point is
 `Solution().method`, and `prompt` holds nothing but imports and helpers: it is the task's prelude.
 
-The statement is `problem_description` with `starter_code`; else `query`, at the top or in `meta`. The asserts of `check`
-become one test each; the first of those that call and compare are visible. Tests that need linked lists or trees are built by helpers of the
-prelude; such objects can't be handed to a program in another process, so these rows are refused.
+The statement is `problem_description` with `starter_code`; else `query`, at the top or in `meta`. The asserts of
+`check` become one test each; the first of those that call and compare are visible. Linked lists and trees are built by
+helpers of the prelude; such objects can't be handed to a program in another process: rows that need them are refused.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ascent.sandbox.inside.numbers import FLOAT_TOLERANCE, differ_as_whole_numbers, near
+from ascent.sandbox.inside.floats import FLOAT_TOLERANCE, differ_as_whole_numbers, near
 from ascent.sandbox.inside.values import Opaque
 
 TYPE_CHECKING = False
@@ -34,8 +34,8 @@ def holds(check: Mapping[str, Any], got: Any) -> bool:
 
 def same(got: Any, expected: Any, tolerance: float | None, unordered: bool) -> bool:
     """Exact types: bool isn't int, int isn't float, tuple isn't list. With a tolerance, numbers are compared
-    by value, and may be off by it where a float is among them. NaN is what an expected NaN asks for. `unordered` compares lists and tuples as multisets, at
-    every depth."""
+    by value, and may be off by it where a float is among them. NaN is what an expected NaN asks for.
+    `unordered` compares lists and tuples as multisets, at every depth."""
     if isinstance(got, Opaque):
         return False
     if tolerance is not None and _is_number(got) and _is_number(expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal, DecimalException
 
-from ascent.sandbox.inside.numbers import FLOAT_TOLERANCE, differ_as_whole_numbers, near
+from ascent.sandbox.inside.floats import FLOAT_TOLERANCE, differ_as_whole_numbers, near
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -4,8 +4,8 @@ end is a fail for their program.
 
 Request: {"kind": "values", "checks": encoded lists of checks, one a test, "seconds"} with the channel's
 frames as raw bytes, {"kind": "tests", "count", "status", "seconds"} with a tester's frames (and the
-program's own in `status`), or {"kind": "output", "expected", "tolerance", "status", "seconds"} with a program's standard
-output. Reply: {"answers": [[outcome, error or null], ...], "compiled", "loaded", "ended": answer or null}.
+program's own in `status`), or {"kind": "output", "expected", "tolerance", "status", "seconds"} with a program's
+standard output. Reply: {"answers": [[outcome, error or null], ...], "compiled", "loaded", "ended": answer or null}.
 """
 
 from __future__ import annotations
