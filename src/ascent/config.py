@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
-import yaml
 
 from ascent import config_file, renamed
 from ascent.errors import InputError
 from ascent.sandbox.types import Level, Limits
+from ascent.setting_types import described, is_wrong, settle, settle_sections
 from ascent.trainer_fields import trainer_fields
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -26,7 +26,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class Section(pydantic.BaseModel):
     """One section of the configuration file. Immutable; unknown keys are errors."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class LoraSection(Section):
@@ -151,7 +151,7 @@ class RunConfig(Section):
 
     def to_yaml(self) -> str:
         """The configuration as YAML, defaults written out; reading it gives an equal RunConfig."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return config_file.dump(self.model_dump(mode="json"))
 
 
 # TRL's own name under `trainer:` -> our key, with the translation of its value
@@ -186,12 +186,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
     if isinstance(trainer, dict):
+        problems += settle(source, trainer, "trainer.", trainer_fields())
         stays, moved, notes = renamed.settle(trainer)
         stays, mapped = _map_trl_vllm(stays)
         source.values["trainer"] = stays
         for key, (value, old_key) in (*moved.items(), *mapped.items()):
             problems += _move(source, key, value, old_key)
         problems += _check_trainer(source)
+    problems += settle_sections(source, RunConfig)
     try:
         config = RunConfig.model_validate(source.values)
     except pydantic.ValidationError as error:
@@ -265,6 +267,8 @@ def _move(source: config_file.Source, key: str, value: Any, old_key: str) -> lis
         return [f"{source.place(key)}: {key}={given!r} contradicts {old_key}={value!r}; keep one of them"]
     config_file.put(source.values, key, value)
     source.places.setdefault(key, source.place(old_key))
+    if old_key in source.texts:
+        source.texts.setdefault(key, source.texts[old_key])
     return []
 
 
@@ -276,11 +280,9 @@ def _check_trainer(source: config_file.Source) -> list[str]:
         if key not in fields:
             problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{_nearest(key, fields)}")
             continue
-        types = fields[key]
-        wrong_bool = isinstance(value, bool) and types is not None and bool not in types
-        if types is not None and (wrong_bool or not isinstance(value, types)):
-            expected = " or ".join(dict.fromkeys("null" if t is type(None) else t.__name__ for t in types))
-            problems.append(f"{source.place(dotted)}: {dotted}: expected {expected}, got {value!r}")
+        kinds = fields[key]
+        if kinds is not None and is_wrong(value, kinds):
+            problems.append(f"{source.place(dotted)}: {dotted}: expected {described(kinds)}, got {value!r}")
     return problems
 
 

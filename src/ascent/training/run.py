@@ -151,8 +151,10 @@ def _train(
 def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
     """Sampling can't go on: keep the last whole step and say so."""
     step = trainer.save_last_step()
-    kept = f"Step {step} is kept. Once that is mended" if step else "Nothing was trained yet. Once that is mended"
-    return InputError(f"sampling ended after step {step}: {error}", f"{kept}: ascent train --resume {run.path}")
+    if not step:
+        return InputError(f"sampling ended before the first step: {error}", "Once that is mended, start the run again.")
+    mend = f"Step {step} is kept. Once that is mended: ascent train --resume {run.path}"
+    return InputError(f"sampling ended after step {step}: {error}", mend)
 
 
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
