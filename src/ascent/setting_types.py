@@ -1,7 +1,7 @@
 """What a value written in a configuration means for the setting that it is for.
 
-YAML guesses the type of a word by its looks; the setting knows better. `1234567` is a number for `trainer.seed` and text
-for `model.revision`, `yes` is true for a switch and a word for a name.
+YAML guesses the type of a word by its looks; the setting knows better. `1234567` is a number for `trainer.seed` and
+text for `model.revision`, `yes` is true for a switch and a word for a name.
 """
 
 from __future__ import annotations

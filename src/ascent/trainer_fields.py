@@ -25,8 +25,8 @@ _SOURCES = (  # package, file, class; later ones override earlier ones
 
 @cache
 def trainer_fields() -> dict[str, tuple[type, ...] | None]:
-    """Field name -> the types it takes, or None where the annotation holds others than int, float, bool, str, list, dict
-    and None. Enumerations are given by their text.
+    """Field name -> the types it takes, or None where the annotation holds others than int, float, bool, str, list,
+    dict and None. Enumerations are given by their text.
 
     Raises InputError when TRL or transformers is not installed.
     """

@@ -83,7 +83,7 @@ def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -
 def _call(place: int, test: FunctionTest) -> Call:
     tolerance = None if test.tolerance is None else float(test.tolerance)
     how = {"mode": "json" if test.as_json else "strict", "tolerance": tolerance, "unordered": test.unordered}
-    check = {**how, "expected": test.expected, "after": None}
+    check = {**how, "expected": test.expected, "or_in_list": test.or_in_list, "after": None}
     if test.mutated is not None:
         check["after"] = {**how, "expected": list(test.mutated)}
     call = Call(test.function, tuple(test.args), dict(test.kwargs), check, test.mutated is not None)

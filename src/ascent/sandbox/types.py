@@ -27,7 +27,7 @@ class FunctionTest:
     With `as_json`, `expected` came out of JSON, which has no tuples and no exact floats: a tuple counts as a
     list, a key that isn't text as JSON would write it, a number by its value; a float may be off by 1e-6
     (relative and absolute) unless `tolerance` says otherwise, and 0 means exact. True is no number, and an
-    expected integer takes that number only.
+    expected integer takes that number only. `or_in_list` also takes `[expected]`.
     """
 
     function: str
@@ -38,6 +38,7 @@ class FunctionTest:
     unordered: bool = False
     mutated: tuple[Any, ...] | None = None
     as_json: bool = False
+    or_in_list: bool = False
     kind: Literal["function"] = "function"
 
 

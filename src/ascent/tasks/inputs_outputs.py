@@ -10,7 +10,7 @@
 Without a function's name each input is text for standard input (a list of strings stands for its lines). With
 one, each input is the list of arguments (LiveCodeBench: one JSON value a line); where `starter_code` declares
 `class Solution`, the function is a method of it. When every output of such a row is a list of one element,
-the element is what the function returns: APPS wraps results so, but not in all rows.
+the element is what the function returns (APPS wraps results so, but not in all rows), and the list is right too.
 
 Values are those of JSON, so results are compared as JSON can tell them apart (`FunctionTest.as_json`), and programs get
 the names that the format's own harness gives them (`preludes`).
@@ -113,10 +113,11 @@ def _paired_tests(source: Row, function: str | None, tolerance: float | None) ->
     for index, given in enumerate(inputs):
         if not isinstance(given, list):
             raise RowError(f"inputs[{index}] must be the list of {function}'s arguments, not {kind_of(given)}")
-    if all(isinstance(wanted, list) and len(wanted) == 1 for wanted in outputs):
+    wrapped = all(isinstance(wanted, list) and len(wanted) == 1 for wanted in outputs)
+    if wrapped:
         outputs = [wanted[0] for wanted in outputs]
     return [
-        FunctionTest(function, _arguments(given), wanted, tolerance=tolerance, as_json=True)
+        FunctionTest(function, _arguments(given), wanted, tolerance=tolerance, as_json=True, or_in_list=wrapped)
         for given, wanted in zip(inputs, outputs, strict=True)
     ]
 

@@ -37,7 +37,18 @@ LANGUAGES: tuple[str, ...] = get_args(Language)
 ROLES = ("system", "user", "assistant")
 _TASK_KEYS = tuple(field.name for field in fields(Task))
 _TEST_KEYS = {
-    "function": ("kind", "function", "args", "expected", "kwargs", "tolerance", "unordered", "mutated", "as_json"),
+    "function": (
+        "kind",
+        "function",
+        "args",
+        "expected",
+        "kwargs",
+        "tolerance",
+        "unordered",
+        "mutated",
+        "as_json",
+        "or_in_list",
+    ),
     "stdio": ("kind", "stdin", "stdout", "tolerance"),
     "assert": ("kind", "code", "setup", "in_process"),
 }
@@ -288,6 +299,7 @@ def _function_test(row: Row, entry_point: str | None) -> FunctionTest:
         unordered=_flag(row, "unordered"),
         mutated=None if row.get("mutated") is None else tuple(map(decode_value, list_field(row, "mutated"))),
         as_json=_flag(row, "as_json"),
+        or_in_list=_flag(row, "or_in_list"),
     )
 
 

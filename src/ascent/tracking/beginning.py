@@ -1,5 +1,5 @@
-"""A run begins with its first result. Until then its folder is only reserved: a run that is refused, or stopped before it
-has anything to show, leaves no folder and takes no name, and a resumed run that is refused stays as it was.
+"""A run begins with its first result. Until then its folder is only reserved: a run that is refused, or stopped before
+it has anything to show, leaves no folder and takes no name, and a resumed run that is refused keeps its settings.
 """
 
 from __future__ import annotations

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 def holds(check: Mapping[str, Any], got: Any) -> bool:
     """One check of a returned value. Modes: `strict` is exact types, `json` what JSON can tell apart, `equal`
     Python's own ==, `near` |got - expected| against a bound, `truth` the truth value, `is` identity with None,
-    True or False."""
-    mode, expected = check["mode"], check["expected"]
+    True or False. With `or_in_list` a list of nothing but the expected value holds as well."""
+    if _holds(check, check["expected"], got):
+        return True
+    return check.get("or_in_list") is True and _holds(check, [check["expected"]], got)
+
+
+def _holds(check: Mapping[str, Any], expected: Any, got: Any) -> bool:
+    mode = check["mode"]
     if mode == "strict":
         return same(got, expected, check["tolerance"], check["unordered"])
     if mode == "json":
