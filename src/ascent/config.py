@@ -26,7 +26,13 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class Section(pydantic.BaseModel):
     """One section of the configuration file. Immutable; unknown keys are errors."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",  # those of `trainer`
+    )
 
 
 class LoraSection(Section):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -20,7 +20,7 @@ from ascent.errors import InputError
 class _Loader(yaml.SafeLoader):
     """Safe YAML whose plain words are those of YAML 1.2, with digits grouped by `_` as before."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as the base class declares it
 
 
 class _Dumper(yaml.SafeDumper):

@@ -64,9 +64,9 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
     return RunTasks(tuple(kept_train), tuple(kept_held_out), longest, tuple(notes))
 
 
-def prompts_open_thought(tasks: Sequence[Task], tokenizer: Any, template_arguments: dict[str, Any] | None) -> bool:
+def prompts_open_thought(tasks: Sequence[Task], tokenizer: Any, template_arguments: Any) -> bool:
     """Whether the chat template ends the tasks' prompts with `<think>` or the like, so that completions begin within a
-    thought. `template_arguments` are TRL's `chat_template_kwargs`."""
+    thought. `template_arguments` are TRL's `chat_template_kwargs`: a dictionary or None."""
     prompt = next((task.prompt for task in tasks if not isinstance(task.prompt, str)), None)
     if prompt is None:
         return False
