@@ -364,5 +364,5 @@ def documented_rows() -> list[dict[str, Any]]:
 
 def test_documented_rows_are_read() -> None:
     rows = documented_rows()
-    assert len(rows) == 8
+    assert len(rows) == 9
     assert all(read(row).tests for row in rows)
