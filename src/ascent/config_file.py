@@ -110,6 +110,11 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     source = Source(values, str(path))
     if node is not None:
         _note_places(node, "", source)
+    for name, section in (("", values), *values.items()):
+        for key in section if isinstance(section, dict) else ():
+            if not isinstance(key, str):
+                place = source.place(f"{name}.{key}" if name else str(key))
+                raise InputError(f"{place}: {key!r} is no name of a setting", "Names are text, such as trainer.seed.")
     for override in overrides:
         _override(source, override)
     return source

@@ -273,7 +273,13 @@ def test_repeated_keys_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("- a\n", "expected a mapping of sections, got list"), ("a: [", "not valid YAML"), ("", "model is required")],
+    [
+        ("model: {path: m}\ntrainer: {2: 3}\n", "run.yaml:2: 2 is no name of a setting"),
+        ("model: {path: m}\nnull: 3\n", "run.yaml: None is no name of a setting"),
+        ("- a\n", "expected a mapping of sections, got list"),
+        ("a: [", "not valid YAML"),
+        ("", "model is required"),
+    ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refusal(tmp_path, text)
