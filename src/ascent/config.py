@@ -7,166 +7,29 @@ settled by `renamed`. What results is a plain configuration again, so the file i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pydantic
-import pydantic_core
-import yaml
 
 from ascent import config_file, renamed
 from ascent.errors import InputError
-from ascent.sandbox.types import Level, Limits
-from ascent.tables import ALGORITHMS, ENGINES, REWARDS, TRANSPORTS, listed, nearest
+from ascent.sections import (
+    AlgorithmSection,
+    MemorySection,
+    ModelSection,
+    RewardSection,
+    RolloutSection,
+    SandboxSection,
+    Section,
+    TasksSection,
+    TrackingSection,
+)
+from ascent.setting_types import described, is_wrong, settle, settle_sections
+from ascent.tables import ALGORITHMS, listed, nearest
 from ascent.tables import load as load_entry
 from ascent.trainer_fields import trainer_fields
-
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-
-
-def _name_in(table: Mapping[str, str], *more: str) -> pydantic.AfterValidator:
-    """A value that must be a name of the table (`ascent.tables`), or one of `more`."""
-
-    def check(name: str) -> str:
-        known = [*more, *table]
-        if name not in known:
-            raise pydantic_core.PydanticCustomError(
-                "unknown_name", "should be {listed}{hint}", {"listed": listed(known), "hint": nearest(name, known)}
-            )
-        return name
-
-    return pydantic.AfterValidator(check)
-
-
-class Section(pydantic.BaseModel):
-    """One section of the configuration file. Immutable; unknown keys are errors."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class LoraSection(Section):
-    """Train low-rank adapters instead of all weights (names as in `peft.LoraConfig`)."""
-
-    r: int = pydantic.Field(16, ge=1)
-    lora_alpha: int = pydantic.Field(32, ge=1)
-    lora_dropout: float = pydantic.Field(0.0, ge=0, lt=1)
-    target_modules: list[str] | str = "all-linear"
-
-
-class ModelSection(Section):
-    """The policy: a hub id or a folder with config, weights and tokenizer."""
-
-    path: str
-    revision: str | None = None
-    dtype: Dtype = "auto"  # of the trained weights; auto: float32
-    attn_implementation: str | None = None
-    trust_remote_code: bool = False
-    lora: LoraSection | None = None
-
-
-class AlgorithmSection(Section):
-    """Which algorithm makes the updates, and its settings: a class of `ascent.tables.ALGORITHMS` says which keys there
-    are. `algorithm: grpo` is short for `algorithm: {name: grpo}`."""
-
-    name: str
-
-
-class TasksSection(Section):
-    """What is asked: a file or a built-in set, and which part of it is held out."""
-
-    train: str = "builtin"
-    held_out: float | int | str = 0.2  # a share, a number of tasks, or another file
-    limit: int | None = pydantic.Field(None, ge=1)  # at most so many training tasks
-    seed: int = 0  # of the split
-    chat: Literal["auto", "always", "never"] = "auto"  # auto: chat messages when the tokenizer has a template
-    max_prompt_tokens: int | None = pydantic.Field(None, ge=1)  # tasks with longer prompts are left out and reported
-
-
-class RewardFunctionSection(Section):
-    """One reward function, and what its rewards count for: `code`, or `module:attribute` for one of another module."""
-
-    function: str
-    weight: float = 1.0
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _plain_name(cls, given: Any) -> Any:
-        return {"function": given} if isinstance(given, str) else given
-
-    @pydantic.field_validator("function")
-    @classmethod
-    def _known(cls, function: str) -> str:
-        if ":" not in function and function not in REWARDS:
-            raise ValueError(f"should be {listed(REWARDS)}, or module:attribute{nearest(function, REWARDS)}")
-        return function
-
-
-class RewardSection(Section):
-    """The rewards of `functions`, each times its weight, are added up. For `code` a completion scores `compile_weight`
-    if its program compiles, plus `tests_weight` x tests passed / tests, plus `all_tests_weight` if it passes them all.
-    """
-
-    functions: list[RewardFunctionSection] = pydantic.Field([RewardFunctionSection(function="code")], min_length=1)
-    compile_weight: float = pydantic.Field(0.1, ge=0)
-    tests_weight: float = pydantic.Field(0.9, ge=0)
-    all_tests_weight: float = pydantic.Field(0.0, ge=0)
-    tests: Literal["visible", "hidden", "both"] = "both"
-
-
-class SandboxSection(Section):
-    """How model-written programs are run."""
-
-    slots: int | None = pydantic.Field(None, ge=1)  # programs at once; default: half of this process's cores
-    require: Level = "confined"  # refuse to train on a machine that can't confine programs this well
-    wall_seconds: float = pydantic.Field(10.0, gt=0)
-    cpu_seconds: float = pydantic.Field(5.0, gt=0)
-    memory_mb: int = pydantic.Field(512, ge=16)
-    packages: list[str] = []  # that programs may import beside the standard library, such as numpy
-    allow_in_process: bool = False  # tests that run in the program's own process, where it can forge a pass
-
-    def limits(self) -> Limits:
-        """The limits of one program."""
-        return Limits(wall_seconds=self.wall_seconds, cpu_seconds=self.cpu_seconds, memory_bytes=self.memory_mb * 2**20)
-
-
-class RolloutSection(Section):
-    """The sampling engine."""
-
-    mode: Literal["colocate", "server"] = "colocate"
-    engine: Annotated[str, _name_in(ENGINES)] = "vllm"
-    server: str | None = None  # with mode=server: a service's name or address; default: one of the run's own
-    replicas: int = pydantic.Field(1, ge=1)  # servers of the run's own service
-    tensor_parallel_size: int = pydantic.Field(1, ge=1)  # devices of one server
-    server_devices: list[int] | None = None  # for the run's own service: indices of visible devices
-    staleness: Literal[0, 1] = 0  # 1: the next generation is sampled while this one trains
-    transport: Annotated[str, _name_in(TRANSPORTS, "auto")] = "auto"  # how weights reach the servers
-    verify: bool = True  # that the servers hold and compute with the weights that were sent
-    max_restarts: int = pydantic.Field(5, ge=0)  # of servers, within restart_window_minutes
-    restart_window_minutes: float = pydantic.Field(30, gt=0)
-    dtype: Dtype = "auto"  # auto: as the model on CPU, bfloat16 elsewhere
-    max_model_len: int | None = pydantic.Field(None, ge=1)  # prompt and completion; default: what the tasks need
-    max_num_seqs: int | None = pydantic.Field(None, ge=1)  # default: the generation batch
-    max_num_batched_tokens: int = pydantic.Field(4096, ge=1)
-    prefix_caching: bool = True
-    enforce_eager: bool | None = None  # default: eager on CPU and NPU, graphs on CUDA
-
-
-class MemorySection(Section):
-    """How a device's memory is shared."""
-
-    engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, where the training computes too (not on CPU)
-    kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
-
-
-class TrackingSection(Section):
-    """What is recorded, and where."""
-
-    folder: str = "runs"
-    name: str | None = None  # default: the configuration's name and the time
-    evaluate: bool = True  # on the held-out tasks, before and after training
-    eval_tasks: int | None = pydantic.Field(64, ge=1)  # at most so many held-out tasks
-    eval_samples: int = pydantic.Field(4, ge=1)  # sampled completions of each, beside the greedy one
 
 
 class RunConfig(Section):
@@ -180,7 +43,7 @@ class RunConfig(Section):
     rollout: RolloutSection = RolloutSection()
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
-    trainer: dict[str, Any] = {}
+    trainer: dict[str, Any] = pydantic.Field(default_factory=dict)
 
     @pydantic.field_validator("algorithm", mode="before")
     @classmethod
@@ -199,7 +62,7 @@ class RunConfig(Section):
 
     def to_yaml(self) -> str:
         """The configuration as YAML, defaults written out; reading it gives an equal RunConfig."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return config_file.dump(self.model_dump(mode="json"))
 
 
 def algorithm_section(given: Any) -> AlgorithmSection:
@@ -245,12 +108,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
     if isinstance(trainer, dict):
+        problems += settle(source, trainer, "trainer.", trainer_fields())
         stays, moved, notes = renamed.settle(trainer)
         stays, mapped = _map_trl_vllm(stays)
         source.values["trainer"] = stays
         for key, (value, old_key) in (*moved.items(), *mapped.items()):
             problems += _move(source, key, value, old_key)
         problems += _check_trainer(source)
+    problems += settle_sections(source, RunConfig)
     problems += _settle_algorithm(source)
     try:
         config = RunConfig.model_validate(source.values)
@@ -326,6 +191,8 @@ def _move(source: config_file.Source, key: str, value: Any, old_key: str) -> lis
         return [f"{source.place(key)}: {key}={given!r} contradicts {old_key}={value!r}; keep one of them"]
     config_file.put(source.values, key, value)
     source.places.setdefault(key, source.place(old_key))
+    if old_key in source.texts:
+        source.texts.setdefault(key, source.texts[old_key])
     return []
 
 
@@ -337,11 +204,9 @@ def _check_trainer(source: config_file.Source) -> list[str]:
         if key not in fields:
             problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, fields)}")
             continue
-        types = fields[key]
-        wrong_bool = isinstance(value, bool) and types is not None and bool not in types
-        if types is not None and (wrong_bool or not isinstance(value, types)):
-            expected = " or ".join(dict.fromkeys("null" if t is type(None) else t.__name__ for t in types))
-            problems.append(f"{source.place(dotted)}: {dotted}: expected {expected}, got {value!r}")
+        kinds = fields[key]
+        if kinds is not None and is_wrong(value, kinds):
+            problems.append(f"{source.place(dotted)}: {dotted}: expected {described(kinds)}, got {value!r}")
     return problems
 
 
@@ -392,13 +257,18 @@ def _known_keys(path: Sequence[str]) -> list[str]:
 
 def _contradictions(config: RunConfig) -> list[str]:
     problems = []
-    if config.reward.compile_weight + config.reward.tests_weight <= 0:
-        problems.append("reward.compile_weight and reward.tests_weight are both 0: every completion would score 0")
     weighted = len(config.reward.functions) > 1 or config.reward.functions[0].weight != 1.0
     if weighted and config.trainer.get("reward_weights") is not None:
         problems.append("trainer.reward_weights contradicts the weights of reward.functions; keep one of them")
     if config.trainer.get("plain") and config.algorithm.name != "grpo":
         problems.append(f"algorithm={config.algorithm.name} contradicts trainer.plain=true, which is TRL's own GRPO")
+    reward = config.reward
+    pays_for_code = any(each.function == "code" for each in reward.functions)
+    if pays_for_code and reward.compile_weight + reward.tests_weight + reward.all_tests_weight <= 0:
+        problems.append(
+            "reward.compile_weight, reward.tests_weight and reward.all_tests_weight are all 0: every completion would "
+            "score 0"
+        )
     dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
     if dtype is not None and config.model.dtype not in ("auto", dtype):
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")

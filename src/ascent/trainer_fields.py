@@ -14,6 +14,7 @@ from pathlib import Path
 from ascent.errors import InputError
 
 _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "None": type(None)}
+_ALSO: dict[str, tuple[type, ...]] = {"scale_rewards": (bool,)}  # what TRL takes beyond its annotation
 _SOURCES = (  # package, file, class; later ones override earlier ones
     ("transformers", "training_args.py", "TrainingArguments"),
     ("trl", "trainer/base_config.py", "_BaseConfig"),
@@ -24,7 +25,8 @@ _SOURCES = (  # package, file, class; later ones override earlier ones
 
 @cache
 def trainer_fields() -> dict[str, tuple[type, ...] | None]:
-    """Field name -> the types it takes, or None where the annotation is not made of int, float, bool, str and None.
+    """Field name -> the types it takes, or None where the annotation holds others than int, float, bool, str, list,
+    dict and None. Enumerations are given by their text.
 
     Raises InputError when TRL or transformers is not installed.
     """
@@ -34,6 +36,8 @@ def trainer_fields() -> dict[str, tuple[type, ...] | None]:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name == class_name:
                 fields.update(_annotated(node))
+    for name, more in _ALSO.items():
+        fields[name] = (*(fields[name] or ()), *more)
     return fields
 
 
@@ -56,11 +60,22 @@ def _annotated(node: ast.ClassDef) -> Iterator[tuple[str, tuple[type, ...] | Non
 
 
 def _types(annotation: str) -> tuple[type, ...] | None:
-    """`float | None` -> (float, int, NoneType); None for anything richer."""
+    """`float | None` -> (float, NoneType, int); None for anything richer."""
     if annotation.startswith("Optional[") and annotation.endswith("]"):
         annotation = annotation[len("Optional[") : -1] + " | None"
     names = [name.strip() for name in annotation.split("|")]
-    if not all(name in _SIMPLE for name in names):
+    types = [_type(name) for name in names]
+    if str in types and any(name.isidentifier() and kind is None for name, kind in zip(names, types, strict=True)):
+        types = [kind for kind in types if kind is not None]  # an enumeration
+    known = [kind for kind in types if kind is not None]
+    if len(known) < len(types):
         return None
-    types = [_SIMPLE[name] for name in names]
-    return (*types, int) if float in types else tuple(types)
+    return (*known, int) if float in known else tuple(known)
+
+
+def _type(name: str) -> type | None:
+    """The type that a part of an annotation names; None where it is none of the simple ones."""
+    for start, kind in (("list[", list), ("dict[", dict), ("Literal[False]", bool), ("Literal[True]", bool)):
+        if name.startswith(start):
+            return kind
+    return {**_SIMPLE, "list": list, "dict": dict}.get(name)

@@ -32,6 +32,7 @@ class Task:
     limits: Limits | None = None
     family: str = ""
     prefix: str = ""  # text put before the completion to form the program (HumanEval: the function's head)
+    prelude: str = ""  # Python whose names the program has without importing them (`Program.prelude`)
     reference: str | None = None
 
     @property

@@ -134,6 +134,122 @@ def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
     assert loaded.trainer == {"learning_rate": 1e-5, "beta": 0.04}
 
 
+WORDS: dict[str, tuple[str, Any]] = {  # as they are written, and what the setting gets
+    "trainer.save_strategy": ("no", "no"),
+    "trainer.eval_strategy": ("no", "no"),
+    "trainer.run_name": ("12:30", "12:30"),
+    "trainer.report_to": ("none", "none"),
+    "trainer.hub_model_id": ("2024-01-01", "2024-01-01"),
+    "trainer.lr_scheduler_type": ("off", "off"),
+    "trainer.log_level": ("0x10", "0x10"),
+    "trainer.scale_rewards": ("false", False),
+    "trainer.include_num_input_tokens_seen": ("no", "no"),
+    "trainer.disable_tqdm": ("Yes", True),
+    "trainer.bf16": ("off", False),
+    "trainer.learning_rate": ("'1e-5'", 1e-5),
+    "trainer.beta": (".5e-3", 0.0005),
+    "trainer.max_grad_norm": ("inf", float("inf")),
+    "trainer.max_steps": ("1e3", 1000),
+    "trainer.seed": ("010", 10),
+    "trainer.num_iterations": ("0x10", 16),
+    "trainer.save_steps": ("1_000", 1000),
+    "trainer.num_generations": ("'8'", 8),
+    "trainer.min_p": ("null", None),
+    "trainer.lr_scheduler_kwargs": (
+        "{a: no, b: 12:30, c: 1e-5, d: true}",
+        {"a": "no", "b": "12:30", "c": 1e-5, "d": True},
+    ),
+    "model.revision": ("1234567", "1234567"),
+    "model.attn_implementation": ("1e10", "1e10"),
+    "tasks.train": ("007", "007"),
+    "tasks.held_out": ("0x10", 16),
+    "tasks.seed": ("1e1", 10),
+    "reward.tests_weight": ("'0.5'", 0.5),
+    "sandbox.slots": ("2.0", 2),
+    "sandbox.packages": ("[on, off]", ["on", "off"]),
+    "rollout.prefix_caching": ("OFF", False),
+    "rollout.enforce_eager": ("~", None),
+    "rollout.max_model_len": ("1e3", 1000),
+    "tracking.folder": ("true", "true"),
+    "tracking.name": ("2024-01-01", "2024-01-01"),
+    "tracking.evaluate": ("'no'", False),
+}
+
+
+def setting(loaded: config.RunConfig, key: str) -> Any:
+    section, name = key.split(".")
+    return loaded.trainer[name] if section == "trainer" else getattr(getattr(loaded, section), name)
+
+
+def test_words_mean_what_their_setting_takes(tmp_path: Path) -> None:
+    """In a file, as an argument, and in the resolved file, which other readers of YAML take for the same."""
+    sections: dict[str, list[str]] = {"model": ["path: m"]}
+    for key, (text, _) in WORDS.items():
+        section, name = key.split(".")
+        sections.setdefault(section, []).append(f"{name}: {text}")
+    file = "".join(f"{name}:\n" + "".join(f"  {line}\n" for line in lines) for name, lines in sections.items())
+    from_file, _ = config.load(write(tmp_path, file))
+    from_arguments, _ = config.load(
+        write(tmp_path, "model: {path: m}"), [f"{key}={text}" for key, (text, _) in WORDS.items()]
+    )
+    for key, (_, wanted) in WORDS.items():
+        for loaded in (from_file, from_arguments):
+            value = setting(loaded, key)
+            assert (type(value), value) == (type(wanted), wanted), key
+    resolved = from_file.to_yaml()
+    assert config.load(write(tmp_path, resolved))[0] == from_file
+    assert yaml.safe_load(resolved) == from_file.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("trainer.run_name=exp: 1", "exp: 1"),
+        ("trainer.run_name=a=b", "a=b"),
+        ("trainer.hub_token=@token", "@token"),
+        ("trainer.hub_token=*token", "*token"),
+        ("tracking.name=#5", "#5"),
+        ("tracking.name=[a", "[a"),
+        ("tracking.name='a: b'", "a: b"),
+        ("tracking.name=", None),
+    ],
+)
+def test_text_on_the_command_line_needs_no_quotes(tmp_path: Path, override: str, value: str | None) -> None:
+    loaded, _ = config.load(write(tmp_path, {"model": {"path": "m"}}), [override])
+    assert setting(loaded, override.partition("=")[0]) == value
+
+
+def test_old_names_and_trl_s_take_words_too(tmp_path: Path) -> None:
+    overrides = ["trainer.use_vllm=no", "trainer.vllm_enable_prefix_caching=off", "trainer.vllm_max_model_len=1e3"]
+    loaded, _ = config.load(write(tmp_path, {"model": {"path": "m"}}), overrides)
+    rollout = loaded.rollout
+    assert (rollout.engine, rollout.prefix_caching, rollout.max_model_len) == ("transformers", False, 1000)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("trainer.max_steps=yes", "trainer.max_steps: expected int, got 'yes'"),
+        ("trainer.max_steps=8.5", "trainer.max_steps: expected int, got 8.5"),
+        ("trainer.bf16=12:30", "trainer.bf16: expected bool or null, got '12:30'"),
+        ("sandbox.slots=true", "sandbox.slots: expected int or null, got True"),
+        ("tracking.eval_samples=true", "tracking.eval_samples: expected int, got True"),
+        ("reward.tests_weight=.inf", "reward.tests_weight: should be a finite number, got inf"),
+        ("trainer.max_steps=[", "argument trainer.max_steps=[: the value is not valid YAML"),
+        ("tasks=[", "argument tasks=[: the value is not valid YAML"),
+    ],
+)
+def test_words_that_a_setting_can_t_take(tmp_path: Path, override: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, {"model": {"path": "m"}}, override)
+
+
+def test_some_part_of_the_reward_must_pay(tmp_path: Path) -> None:
+    weights = {"compile_weight": 0, "tests_weight": 0}
+    loaded, _ = config.load(write(tmp_path, {"model": {"path": "m"}, "reward": {**weights, "all_tests_weight": 1}}))
+    assert loaded.reward.all_tests_weight == 1
+    assert "are all 0: every completion would score 0" in refusal(tmp_path, {"model": {"path": "m"}, "reward": weights})
+
+
 def test_a_resumed_run_may_change_how_it_runs_but_not_what_it_is(tmp_path: Path) -> None:
     path = write(tmp_path, {"model": {"path": "m"}})
     changed, _ = config.load_for_resume(path, ["trainer.max_steps=9", "sandbox.slots=2"])
@@ -158,7 +274,13 @@ def test_repeated_keys_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("- a\n", "expected a mapping of sections, got list"), ("a: [", "not valid YAML"), ("", "model is required")],
+    [
+        ("model: {path: m}\ntrainer: {2: 3}\n", "run.yaml:2: 2 is no name of a setting"),
+        ("model: {path: m}\nnull: 3\n", "run.yaml: None is no name of a setting"),
+        ("- a\n", "expected a mapping of sections, got list"),
+        ("a: [", "not valid YAML"),
+        ("", "model is required"),
+    ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refusal(tmp_path, text)
@@ -228,4 +350,4 @@ def test_an_unknown_transport_is_refused_with_the_nearest_one(tmp_path: Path) ->
     told = refusal(tmp_path, content)
     assert "run.yaml:4: rollout.transport: should be 'auto', 'hccl', 'nccl', 'npu_ipc', " in told
     assert told.endswith(", got 'hcll'; did you mean 'hccl'?")
-    assert "rollout.transport: should be a valid string, got 3" in refusal(tmp_path, content, "rollout.transport=3")
+    assert "'ipc' or 'shm', got '3'" in refusal(tmp_path, content, "rollout.transport=3")

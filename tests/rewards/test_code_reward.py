@@ -120,6 +120,25 @@ def test_a_failure_of_the_sandbox_masks_the_completion() -> None:
     assert judge.closed
 
 
+def test_a_draft_in_an_unfinished_thought_is_paid_nothing(sandbox: Sandbox) -> None:
+    begun = f"Let me see.\n{RIGHT}\nBut"
+    assert CodeReward([task()], sandbox=sandbox)(
+        [f"<think>\n{begun}", f"<think>\n{begun}\n</think>\n{WRONG}"], ["inc"] * 2
+    ) == (pytest.approx([0.0, 0.1 + 0.9 / 3]))
+    chat = task(prompt=({"role": "user", "content": "Add one."},))
+    assert CodeReward([chat], sandbox=sandbox, prompt_opens_thought=True)(
+        [begun, RIGHT, f"x</think>{RIGHT}"], ["inc"] * 3
+    ) == (pytest.approx([0.0, 0.0, 1.0]))
+    plain = task(prompt="Add one.\n<think>\n")
+    assert CodeReward([plain], sandbox=sandbox)([begun], ["inc"]) == [0.0]
+
+
+def test_an_empty_answer_below_a_head_is_no_program(sandbox: Sandbox) -> None:
+    head = 'def f(x):\n    """Add one."""'
+    reward = CodeReward([task(prompt=head, prefix=head)], sandbox=sandbox)
+    assert reward(["", "\n\n", "\n    return x + 1"], ["inc"] * 3) == pytest.approx([0.0, 0.0, 1.0])
+
+
 def test_bad_input_is_told() -> None:
     with pytest.raises(InputError, match=r"1 tasks have no hidden tests \(first: inc\)"):
         CodeReward([task(hidden_tests=())], tests="hidden", sandbox=Waiting())

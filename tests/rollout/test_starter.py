@@ -59,6 +59,9 @@ def test_a_run_may_not_hold_out_what_the_starter_has_seen() -> None:
         check_unseen("builtin:starter", "builtin", 0.2, 1)
     with pytest.raises(InputError, match=r"tasks\.held_out=0\.3"):
         check_unseen("builtin:starter", "builtin", 0.3, 0)
+    check_unseen("builtin:starter", "builtin", 50, 0)
+    with pytest.raises(InputError, match=r"tasks\.held_out=400, but"):
+        check_unseen("builtin:starter", "builtin", 400, 0)
 
 
 def test_smaller_shares_hold_out_a_part_of_what_larger_ones_do() -> None:

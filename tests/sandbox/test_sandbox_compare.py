@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascent.sandbox.asserts import decompose
-from ascent.sandbox.inside.compare import holds, same, same_output
+from ascent.sandbox.inside.compare import holds, same
+from ascent.sandbox.inside.compare_output import same_output
 from ascent.sandbox.inside.values import MalformedError, Opaque, decode, encode, opaque, refuse
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
@@ -124,13 +125,117 @@ def test_objects_are_equal_to_nothing() -> None:
         ("0.30001", "0.3", False),
         ("nan", "1.0", False),
         ("inf", "1e999", False),
-        ("1e999", "1e998", True),
+        ("1e999", "1e998", False),
+        ("1e5000", "inf", False),
+        ("1e99999999999999999999", "1.0", False),
+        ("0.333333", "0.333333333333", True),
+        ("0.66667", "0.666666666666", False),
+        ("123456.654321", "123456.6543209877", True),
+        ("3", "3.0000004", True),
+        ("1e-7", "0.0", True),
+        ("-0.0", "0.0", True),
+        ("1000000", "1000001", False),
+        ("1000000.0", "1000001", False),
+        ("1000000.0", "1000001.0", False),
+        ("1e6", "1000001.0", False),
+        ("1000001.4", "1000001.0", True),
+        ("1e5", "100000", True),
+        ("100000", "1e5", True),
+        ("1e5", "100001", False),
+        ("0.9999999999", "1", False),
+        ("1.0000000000001", "1", False),
+        ("9007199254740992.0", "9007199254740993", False),
+        ("18014398509481985", "18014398509481984", False),
+        ("True", "1", False),
+        ("nan", "nan", True),
+        ("nan", "0.5", False),
+        ("inf", "1e300", False),
+        ("0x10", "16", False),
+        ("1_000", "1000", False),
+        ("\u0967", "1", False),
+        ("0.1 0.2 0.3", "0.1 0.2", False),
+        ("0.1\n0.2", "0.1 0.2", False),
+        ("\n\n1\n", "1", True),
+        ("YES 0.3333333", "YES 0.3333333333", True),
+        ("NO 0.3333333", "YES 0.3333333333", False),
+        ("[0.1, 0.15000000000000002]", "[0.1, 0.15]", True),
+        ("{'a': 0.30000000000000004}", "{'a': 0.3}", True),
+        ("[1, 2]", "[1, 3]", False),
+        ("[1000000, 1]", "[1000001, 1]", False),
+        ("(0.1, 0.2)", "[0.1, 0.2]", False),
+        ("[0.5", "[0.5]", False),
         ("abc", "ABC", False),
         ("YES", "YES ", True),
     ],
 )
 def test_printed_text_is_compared_by_lines_and_numbers_by_value(got: str, expected: str, same_text: bool) -> None:
     assert same_output(got, expected) is same_text
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "tolerance", "same_text"),
+    [
+        ("0.333333333", "0.3333333333", 0.0, False),
+        ("0.33333333330", "0.3333333333", 0.0, True),
+        ("1e3", "1000.0", 0.0, True),
+        ("0.33", "0.3333", 0.01, True),
+        ("0.30", "0.3333", 0.01, False),
+        ("1001.0", "1000.0", 0.01, True),
+        ("1001", "1000", 0.01, False),
+        ("1000.5", "1000", 0.01, False),
+    ],
+)
+def test_a_test_may_state_how_near_printed_floats_must_be(
+    got: str, expected: str, tolerance: float, same_text: bool
+) -> None:
+    assert same_output(got, expected, tolerance) is same_text
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "alike"),
+    [
+        ((1, 2), [1, 2], True),
+        ([1, (2, (3,))], [1, [2, [3]]], True),
+        ((), [], True),
+        ({1: 2, 3: (4,)}, {"1": 2, "3": [4]}, True),
+        ({True: 1, None: 2, 0.5: 3}, {"true": 1, "null": 2, "0.5": 3}, True),
+        ({1: 2, "1": 3}, {"1": 2, "2": 3}, False),
+        (1.0, 1, True),
+        (1, 1.0, True),
+        ([0.1, 0.15000000000000002], [0.1, 0.15], True),
+        (0.3001, 0.3, False),
+        (0.9999999999, 1, False),
+        (1000001.0, 1000000.0, False),
+        (1000000, 1000001, False),
+        (2.0**53, 2**53 + 1, False),
+        (10**400, 1.5, False),
+        (math.inf, 1e308, False),
+        (math.nan, 0.5, False),
+        (True, 1, False),
+        (1, True, False),
+        (True, True, True),
+        ("1.0", "1", False),
+        ("1", 1, False),
+        (None, 0, False),
+        ([1, 2], [1, 2, 3], False),
+        ([[1]], [1], False),
+        ("", [], False),
+        ({1, 2}, [1, 2], False),
+        (Opaque("Yes", True), [], False),
+    ],
+)
+def test_what_json_can_tell_apart(got: Any, expected: Any, alike: bool) -> None:
+    check = {"mode": "json", "expected": expected, "tolerance": None, "unordered": False}
+    assert holds(check, got) is alike
+    assert holds({**check, "or_in_list": True}, [got]) is alike
+
+
+def test_json_values_may_be_asked_for_exactly_or_in_any_order() -> None:
+    check = {"mode": "json", "expected": [0.3, 0.1], "tolerance": 0.0, "unordered": False}
+    assert not holds(check, [0.1 + 0.2, 0.1])
+    assert holds(check, (0.3, 0.1))
+    assert holds({**check, "tolerance": None, "unordered": True}, (0.1, 0.1 + 0.2))
+    assert not holds({**check, "tolerance": None, "unordered": True}, (0.3, 0.3))
 
 
 def test_tolerance_is_relative_and_absolute_and_infinity_is_only_infinity() -> None:
@@ -141,6 +246,7 @@ def test_tolerance_is_relative_and_absolute_and_infinity_is_only_infinity() -> N
     assert same(10**400, 10**400, 1e-6, False)
     assert not same(10**400, 1.0, 1e-6, False)
     assert same([(1, 2.0000001)], [(1, 2.0)], 1e-6, False)
+    assert not same(1000001, 1000000, 1e-6, False), "integers are equal or not"
 
 
 @pytest.mark.parametrize(

@@ -182,5 +182,23 @@ def test_split_of_a_source() -> None:
     assert {task.family for task in train + held_out} == {"strings"}
     assert [len(half) for half in load_split("builtin:instruct", 10, 3)[1:]] == [20, 10]
     assert load_split("builtin", 0, 3)[2] == ()
-    with pytest.raises(InputError, match="held out by share"):
-        load_split("builtin", 10, 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "count"), [("builtin", 1), ("builtin", 50), ("builtin", 250), ("builtin:lists", 30)]
+)
+def test_a_number_of_tasks_is_held_out_with_all_that_shows_their_solutions(source: str, count: int) -> None:
+    loaded, train, held_out = load_split(source, count, 3)
+    assert len(held_out) == count
+    assert not {task.reference for task in train} & {task.reference for task in held_out}
+    assert 0 <= len(loaded.tasks) - len(train) - count < 3  # further phrasings of the last one
+    assert {task.id for task in held_out} <= {task.id for task in load_split(source, count + 30, 3)[2]}
+    if count <= 250:
+        assert {task.id for task in held_out} <= {task.task.id for task in held_out_builtin(3)[1]}
+
+
+def test_more_than_can_be_held_out() -> None:
+    with pytest.raises(InputError, match=r"of these 240 built-in tasks at most \d+ can be held out"):
+        load_split("builtin:lists", 121, 3)
+    with pytest.raises(InputError, match="must not be negative"):
+        load_split("builtin", -1, 3)

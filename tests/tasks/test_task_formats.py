@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import io
 import json
 import pickle
 import pickletools
 import re
+import sys
 import warnings
 import zlib
 from contextlib import redirect_stdout
@@ -16,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from ascent.sandbox import Program, Sandbox
 from ascent.sandbox.types import AssertTest, FunctionTest, StdioTest
 from ascent.tasks.formats import task_from_any_row
 from ascent.tasks.loading import load_tasks
+from ascent.tasks.preludes import APPS, LIVECODEBENCH
 from ascent.tasks.rows import RowError
 from ascent.types import Task
 
@@ -138,7 +142,10 @@ def test_apps_stdio_row() -> None:
 def test_function_call_rows() -> None:
     calls = {"fn_name": "f", "inputs": [[1, [2]], ["a", None]], "outputs": [3, [1, 2]]}
     task = read({"description": "Do.", **calls})
-    assert task.tests == (FunctionTest("f", (1, [2]), 3), FunctionTest("f", ("a", None), [1, 2]))
+    assert task.tests == (
+        FunctionTest("f", (1, [2]), 3, as_json=True),
+        FunctionTest("f", ("a", None), [1, 2], as_json=True),
+    )
     assert read({"question": "Do.", "input_output": json.dumps(calls)}).tests == task.tests
     assert task.id == read(dict(reversed({"description": "Do.", **calls}.items()))).id  # independent of key order
 
@@ -146,6 +153,12 @@ def test_function_call_rows() -> None:
 def test_outputs_that_are_all_wrapped_are_unwrapped() -> None:
     wrapped = read({"question": "Do.", "fn_name": "f", "inputs": [[1], [2]], "outputs": [[2], [[4]]]})
     assert [test.expected for test in wrapped.tests if isinstance(test, FunctionTest)] == [2, [4]]
+    assert all(test.or_in_list for test in wrapped.tests if isinstance(test, FunctionTest)), "it can't be known"
+
+
+def test_keys_that_json_could_not_write_as_integers() -> None:
+    row = {"question": "Do.", "fn_name": "f", "inputs": [[{"1": 2}], [{"a": 2}]], "outputs": [{"1": 3}, {}]}
+    assert [test.args for test in read(row).tests if isinstance(test, FunctionTest)] == [({1: 2},), ({"a": 2},)]
 
 
 def test_method_of_solution() -> None:
@@ -158,8 +171,11 @@ def test_method_of_solution() -> None:
         "outputs": [2, 4],
     }
     task = read(row)
-    assert failures(task, "class Solution:\n    def twice(self, x):\n        return 2 * x") == []
-    assert len(failures(task, "class Solution:\n    def twice(self, x):\n        return x")) == 2
+    assert task.tests == (
+        FunctionTest("Solution.twice", (1,), 2, as_json=True),
+        FunctionTest("Solution.twice", (2,), 4, as_json=True),
+    )
+    assert task.prelude == APPS
     assert "class Solution" in str(task.prompt)
 
 
@@ -179,14 +195,85 @@ def test_livecodebench_functional_row() -> None:
     private = json.dumps([{"input": "[]\n0", "output": "0", "testtype": "functional"}])
     task = read(livecodebench(private))
     assert (task.id, task.entry_point) == ("q1", "total")
-    assert (len(task.visible_tests), len(task.hidden_tests)) == (1, 1)
-    assert failures(task, "class Solution:\n    def total(self, xs, y):\n        return sum(xs) + y") == []
+    assert task.visible_tests == (FunctionTest("Solution.total", ([1, 2], 3), 6, as_json=True),)
+    assert task.hidden_tests == (FunctionTest("Solution.total", ([], 0), 0, as_json=True),)
+    assert task.prelude == LIVECODEBENCH
+    exact = task_from_any_row(livecodebench(private), "set", 1, strict=True)
+    assert [test.tolerance for test in exact.tests if isinstance(test, FunctionTest)] == [0.0, 0.0]
 
 
 def test_livecodebench_stdin_row() -> None:
     case = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
     task = read(livecodebench(case, public_test_cases=case, starter_code="", metadata="{}"))
     assert task.tests == (StdioTest("1\n", "2\n"), StdioTest("1\n", "2\n"))
+    strict = task_from_any_row(
+        livecodebench(case, starter_code="", metadata="{}", public_test_cases=case), "s", 1, strict=True
+    )
+    assert strict.tests == (StdioTest("1\n", "2\n", tolerance=0.0),) * 2
+
+
+def test_strict_leaves_a_checker_that_allows_for_rounding() -> None:
+    task = task_from_any_row({"question": "Halve.", **IO}, "set", 1, strict=True)
+    assert [test.tolerance for test in task.tests if isinstance(test, StdioTest)] == [None, None]
+
+
+LEETCODE = {
+    "task_id": "least",
+    "prompt": "from typing import *\nfrom math import *\ninf = float('inf')\n\n"
+    "def list_node(values):\n    return values\n",
+    "entry_point": "Solution().least",
+    "test": "def check(candidate):\n    assert candidate(xs = [3, 1]) == 1\n    assert candidate(xs = []) == inf\n"
+    "    assert candidate(xs = [2, 5]) == 2\n",
+    "completion": "class Solution:\n    def least(self, xs: List[int]) -> int:\n        return min(xs, default=inf)\n",
+    "problem_description": "Return the least of xs.",
+    "starter_code": "class Solution:\n    def least(self, xs: List[int]) -> int:\n        ",
+    "difficulty": "Easy",
+}
+
+
+def test_leetcode_row() -> None:
+    task = read(LEETCODE)
+    assert (task.id, task.entry_point, task.family) == ("least", "least", "Easy")
+    assert "Return the least of xs.\n\nBegin with this code:" in str(task.prompt)
+    assert task.visible_tests == (FunctionTest("Solution.least", (), 1, {"xs": [3, 1]}, as_json=True),)
+    other, second = task.hidden_tests
+    assert isinstance(other, AssertTest), "inf stands for a value that the prelude makes"
+    assert second == FunctionTest("Solution.least", (), 2, {"xs": [2, 5]}, as_json=True)
+    assert task.prelude.startswith("from typing import *\nfrom math import *\n")
+    with Sandbox(slots=1) as sandbox:
+        reference = sandbox.submit(Program(str(task.reference), prelude=task.prelude), task.tests).result()
+        assert reference.all_passed, reference.error
+        overriding = f"inf = 0\n{task.reference}".replace("default=inf", "default=0")
+        assert sandbox.submit(Program(overriding, prelude=task.prelude), task.tests).result().passed == 2
+    query = read(
+        {key: LEETCODE[key] for key in ("task_id", "prompt", "entry_point", "test")} | {"meta": {"query": "Q?"}}
+    )
+    assert query.prompt == "Q?"
+
+
+def test_leetcode_row_whose_tests_need_objects() -> None:
+    test = "def check(candidate):\n    assert candidate(head = list_node([1])) == 1\n"
+    with pytest.raises(RowError, match="linked lists or trees with list_node"):
+        read(LEETCODE | {"test": test})
+
+
+def test_mbpp_programs_have_the_imports_of_their_tests() -> None:
+    setup = "import math\nfrom typing import List\nsecret = 3"
+    assert read(MBPP | {"test_setup_code": setup}).prelude == "import math\nfrom typing import List\n"
+    assert read(MBPP).prelude == ""
+
+
+@pytest.mark.parametrize("prelude", [APPS, LIVECODEBENCH])
+def test_preludes_leave_the_builtins_as_they_are(prelude: str) -> None:
+    names: dict[str, Any] = {"__name__": "solution"}
+    limit = sys.getrecursionlimit()
+    try:
+        exec(prelude, names)  # noqa: S102
+    finally:
+        sys.setrecursionlimit(limit)
+    assert {"List", "Optional", "Dict", "Counter", "defaultdict", "heappush", "gcd", "math", "accumulate"} <= set(names)
+    shadowed = {name for name, value in vars(builtins).items() if names.get(name, value) is not value}
+    assert not {name for name in shadowed if not name.startswith("__")}
 
 
 class Trap:
@@ -277,5 +364,5 @@ def documented_rows() -> list[dict[str, Any]]:
 
 def test_documented_rows_are_read() -> None:
     rows = documented_rows()
-    assert len(rows) == 8
+    assert len(rows) == 9
     assert all(read(row).tests for row in rows)

@@ -135,6 +135,10 @@ GOOD_ROWS: dict[str, dict[str, Any]] = {
     "empty key": with_test(expected={"": 1}),
     "kwargs and flags": with_test(kwargs={"$n": 1}, tolerance=0, unordered=True, mutated=[[]]),
     "null flags": with_test(tolerance=None, mutated=None),
+    "method": with_test(function="Solution.f", as_json=True, or_in_list=True),
+    "stdio tolerance": row(visible_tests=[{"kind": "stdio", "stdin": "", "stdout": "0.5", "tolerance": 0.01}]),
+    "stdio default": row(visible_tests=[{"kind": "stdio", "stdin": "", "stdout": "0.5", "tolerance": None}]),
+    "prelude": row(prelude="from typing import *\n"),
 }
 
 BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
@@ -163,6 +167,18 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "kwargs no object": (with_test(kwargs=[]), "'kwargs' must be an object"),
     "negative tolerance": (with_test(tolerance=-1), "at least 0"),
     "boolean tolerance": (with_test(tolerance=True), "at least 0"),
+    "method of a method": (with_test(function="A.b.c"), "Class.method"),
+    "as_json no boolean": (with_test(as_json=0), "true or false"),
+    "or_in_list no boolean": (with_test(or_in_list="yes"), "true or false"),
+    "stdio tolerance no number": (
+        row(visible_tests=[{"kind": "stdio", "stdin": "", "stdout": "", "tolerance": "small"}]),
+        "at least 0",
+    ),
+    "prelude no string": (row(prelude=["import re"]), "'prelude' must be a string"),
+    "prelude in C": (
+        row(language="c", prelude="x = 1", visible_tests=[{"kind": "stdio", "stdin": "", "stdout": "1"}]),
+        "no 'prelude'",
+    ),
     "unordered no boolean": (with_test(unordered=1), "true or false"),
     "misspelt test key": (with_test(expect=1), "did you mean 'expected'"),
     "unknown mark": (with_test(args=[{"$list": []}]), r"unknown mark '\$list'"),
@@ -201,6 +217,11 @@ def test_reader_and_schema_refuse(name: str) -> None:
     assert not VALIDATOR.is_valid(bad)
     with pytest.raises(RowError, match=reason):
         task_from_row(bad)
+
+
+def test_only_the_reader_knows_what_python_is() -> None:
+    with pytest.raises(RowError, match="'prelude' is not valid Python"):
+        task_from_row(row(prelude="import ("))
 
 
 def test_only_the_reader_knows_what_can_be_hashed() -> None:

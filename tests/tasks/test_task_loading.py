@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ascent.errors import InputError
 from ascent.sandbox.types import StdioTest
-from ascent.tasks.loading import load_tasks
+from ascent.tasks.loading import check_sources, load_tasks
 from ascent.tasks.split import split_tasks
 from ascent.types import Task
 
@@ -151,6 +151,25 @@ def test_new_tasks_move_no_old_one() -> None:
     assert ids(before[1]) <= ids(after[1])
     assert 0.2 < len(after[1]) / 300 < 0.4
     assert ids(split_tasks(tasks(100), 0.3, 2)[1]) != ids(before[1])
+
+
+def test_what_can_be_refused_without_reading_the_tasks(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("not read")
+    for held_out in (0, 0.3, 7, str(file)):
+        check_sources(str(file), held_out, 0)
+    for source, held_out, reason in (
+        ("absent.jsonl", 0.2, "no task file absent.jsonl"),
+        (str(file), "absent.jsonl", "no task file absent.jsonl"),
+        (str(file), 1.5, "is no share"),
+        (str(file), -2, "must not be negative"),
+        ("builtin:nothing", 0.2, "no built-in family 'nothing'"),
+        ("builtin", 0.6, "not above 0.5"),
+        ("builtin", 5000, r"of these 1416 built-in tasks at most \d+ can be held out"),
+        ("builtin:instruct", 30, "leaves none to train on"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            check_sources(source, held_out, 0)
 
 
 def test_nothing_held_out() -> None:

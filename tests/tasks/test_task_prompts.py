@@ -113,6 +113,7 @@ def test_shared_setup_is_shown_once() -> None:
     ("test", "text"),
     [
         (FunctionTest("f", ("a",), [1], {"k": 2}), "assert f('a', k=2) == [1]"),
+        (FunctionTest("Solution.f", ([1],), 2), "assert Solution().f([1]) == 2"),
         (AssertTest("assert f()", "import math"), "import math\nassert f()"),
         (StdioTest("1\n", "2\n"), "Input:\n1\nOutput:\n2"),
     ],

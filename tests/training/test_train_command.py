@@ -214,12 +214,29 @@ def test_bad_input_is_one_clear_message(
         "trainer.num_generations=3": ("must be divisible by num_generations",),
         "trainer.per_device_train_batch_size=64": ("6 training tasks, but a generation takes 16 different ones",),
     }
-    for number, (override, expected) in enumerate(cases.items()):
-        assert main(["train", str(config), override, f"tracking.name=bad{number}"]) == 2, override
+    for override, expected in cases.items():
+        assert main(["train", str(config), override]) == 2, override
         said = capsys.readouterr().err
         assert all(text in said for text in expected), (override, said)
         assert "Traceback" not in said
         assert said.count("error:") == 1
+        assert not (tmp_path / "runs").exists(), f"{override} left something"
+
+
+def test_a_refused_resumption_changes_nothing(
+    tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascent.cli import main
+
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, save_steps=1, max_steps=1)
+    assert main(["train", str(config), "tracking.evaluate=false"]) == 0, capsys.readouterr().err
+    run = tmp_path / "runs" / "run"
+    before = (run / "config.yaml").read_text()
+    for override in ("trainer.num_generations=3", "trainer.per_device_train_batch_size=64", "trainer.max_steps=yes"):
+        assert main(["train", "--resume", str(run), override]) == 2, override
+        assert (run / "config.yaml").read_text() == before, override
+    assert main(["train", "--resume", str(run), "trainer.max_steps=2"]) == 0, capsys.readouterr().err
+    assert "max_steps: 2" in (run / "config.yaml").read_text()
 
 
 def test_an_unexpected_failure_is_kept_and_explained(

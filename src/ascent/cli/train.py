@@ -12,6 +12,7 @@ from ascent.errors import InputError
 from ascent.tables import LAUNCHERS, load
 
 if TYPE_CHECKING:
+    from ascent.config import RunConfig
     from ascent.tracking.run_directory import RunDirectory
 
 
@@ -37,27 +38,36 @@ def add(verbs: Verbs) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     from ascent import config
-    from ascent.environment import preflight, write_environment
-    from ascent.process import set_up_process
-    from ascent.rollout.service.sharing import devices_of_servers
-    from ascent.tracking import run_directory
+    from ascent.tasks.loading import check_sources
+    from ascent.tracking import beginning, run_directory
 
     if args.devices < 1:
         raise InputError(f"--devices {args.devices}: expected at least 1")
     words = [word for word in (args.config, *args.overrides) if word is not None]
     if args.resume is not None:
-        run = run_directory.open_existing(args.resume)
-        settings, notes = config.load_for_resume(run.config, words)
+        reserved = beginning.resumed_run(args.resume)
+        settings, notes = config.load_for_resume(run_directory.open_existing(args.resume).config, words)
     elif words:
         path = Path(words[0])
         settings, notes = config.load(path, words[1:])
         name = settings.tracking.name or run_directory.default_name(path)
-        run = run_directory.create(Path(settings.tracking.folder), name)
+        reserved = beginning.new_run(Path(settings.tracking.folder), name)
     else:
         raise InputError("ascent train takes a configuration file, or --resume RUN")
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    run_directory.write_text(run.config, settings.to_yaml())
+    check_sources(settings.tasks.train, settings.tasks.held_out, settings.tasks.seed)
+    with reserved as run:
+        run_directory.write_text(run.config, settings.to_yaml())
+        return _begin(run, settings, args)
+
+
+def _begin(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> int:
+    """Look at the machine, then train."""
+    from ascent.environment import preflight, write_environment
+    from ascent.process import set_up_process
+    from ascent.rollout.service.sharing import devices_of_servers
+
     set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     checked = preflight(
         weight_updates=True,

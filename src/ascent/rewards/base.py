@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ascent.types import Score, Task
 
 if TYPE_CHECKING:
-    from ascent.config import RewardSection
     from ascent.sandbox import Sandbox
+    from ascent.sections import RewardSection
 
 Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
 
@@ -45,6 +45,7 @@ class RewardInputs:
     tasks: tuple[Task, ...]  # training and held-out
     section: RewardSection
     sandbox: Sandbox
+    prompt_opens_thought: bool  # the chat template ends prompts with `<think>` or the like
 
 
 def start_rewards(functions: Sequence[Any], row: Mapping[str, Any], text: str) -> None:

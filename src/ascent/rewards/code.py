@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from ascent.errors import InputError
 from ascent.rewards.base import Completion, RewardInputs
 from ascent.rewards.extract import extract_program
+from ascent.rewards.thoughts import opens_thought
 from ascent.sandbox.types import Limits, Outcome, Program, Test, Verdict
 from ascent.tasks.prompts import ends_in_fence
 from ascent.types import Score, Task
@@ -56,8 +57,11 @@ class CodeReward:
         tests: Literal["visible", "hidden", "both"] = "both",
         sandbox: Judge | None = None,
         limits: Limits | None = None,
+        prompt_opens_thought: bool = False,
     ) -> None:
-        """`sandbox` defaults to one of its own, closed with the reward. Raises InputError on tasks without tests."""
+        """`sandbox` defaults to one of its own, closed with the reward. `prompt_opens_thought` says that the chat
+        template ends prompts with `<think>` or the like, so that a completion begins within a thought. Raises
+        InputError on tasks without tests."""
         self._tasks = {task.id: task for task in tasks}
         self._weights = weights
         self._choice = tests
@@ -68,6 +72,7 @@ class CodeReward:
                 "Give them tests, leave them out, or choose others with reward.tests.",
             )
         self._limits = limits
+        self._prompt_opens_thought = prompt_opens_thought
         self._sandbox = sandbox or _own_sandbox()
         self._verdicts: dict[tuple[str, str], Future[Verdict]] = {}
         self.scores: list[Score] = []  # of the last batch, in its order
@@ -78,7 +83,13 @@ class CodeReward:
         """The reward `code` of a run: its tasks, its sandbox, and the weights of the section `reward`."""
         section = inputs.section
         weights = RewardWeights(section.compile_weight, section.tests_weight, section.all_tests_weight)
-        return cls(inputs.tasks, weights=weights, tests=section.tests, sandbox=inputs.sandbox)
+        return cls(
+            inputs.tasks,
+            weights=weights,
+            tests=section.tests,
+            sandbox=inputs.sandbox,
+            prompt_opens_thought=inputs.prompt_opens_thought,
+        )
 
     def start(self, row: Mapping[str, Any], text: str) -> None:
         """Begin to judge a completion of the dataset's row (see StreamedReward). Raises InputError for a row without
@@ -114,9 +125,14 @@ class CodeReward:
         if task is None:
             raise InputError(f"the dataset names task {task_id!r}, which CodeReward was not given")
         text = completion if isinstance(completion, str) else str(completion[-1].get("content") or "")
-        in_fence = isinstance(task.prompt, str) and ends_in_fence(task.prompt)
+        prompt = task.prompt if isinstance(task.prompt, str) else None
         return extract_program(
-            text, language=task.language, prefix=task.prefix, entry_point=task.entry_point, in_fence=in_fence
+            text,
+            language=task.language,
+            prefix=task.prefix,
+            entry_point=task.entry_point,
+            in_fence=prompt is not None and ends_in_fence(prompt),
+            in_thought=self._prompt_opens_thought if prompt is None else opens_thought(prompt),
         )
 
     def score(self, verdict: Verdict, program: str = "") -> Score:
@@ -149,7 +165,8 @@ class CodeReward:
 
     def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
         if program.strip():
-            return self._sandbox.submit(Program(program, task.language), tests, task.limits or self._limits)
+            judged = Program(program, task.language, task.prelude)
+            return self._sandbox.submit(judged, tests, task.limits or self._limits)
         nothing: Future[Verdict] = Future()  # an empty file compiles, but no answer must not earn that
         nothing.set_result(Verdict(False, (Outcome.ERROR,) * len(tests), 0.0, error="no program in the completion"))
         return nothing

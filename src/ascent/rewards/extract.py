@@ -1,4 +1,5 @@
-"""Finds the program in a completion: fenced blocks, an unclosed fence, chat around code, indented code, raw code."""
+"""Finds the program in a completion: fenced blocks, an unclosed fence, chat around code, indented code, raw code.
+What a reasoning model thinks before it answers is left out."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import ast
 import re
 import textwrap
 
-_FENCE = re.compile(r"^[ \t]*(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*$", re.MULTILINE)
+from ascent.rewards.fences import fenced_blocks
+from ascent.rewards.thoughts import without_thoughts
+
 _CODE_START = re.compile(r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)")
 _ALIASES = {
     "python": ("python", "py", "python3", "py3"),
@@ -23,6 +26,7 @@ def extract_program(
     prefix: str = "",
     entry_point: str | None = None,
     in_fence: bool = False,
+    in_thought: bool = False,
 ) -> str:
     """The source that a completion proposes; "" when there is none.
 
@@ -31,9 +35,14 @@ def extract_program(
     above it. Of several fenced blocks the last one that defines `entry_point` is taken, else the last one in the task's
     language, else the last one that names no language: models explain first and answer last. With `in_fence` the prompt
     has opened the fence already, and the program ends where it is closed. An unclosed fence runs to the end of the
-    text.
+    text. Marked thoughts (`<think>` and others) hold no program, whether they are closed or not; with `in_thought` the
+    prompt has opened one.
     """
-    blocks = _fenced(f"```{language}\n{completion}")[:1] if in_fence else _fenced(completion)
+    if not in_fence:
+        completion = without_thoughts(completion, opened=in_thought)
+    if not completion.strip():
+        return ""
+    blocks = fenced_blocks(f"```{language}\n{completion}")[:1] if in_fence else fenced_blocks(completion)
     if blocks:
         code = textwrap.dedent(_choose(blocks, language, entry_point)).strip("\n") + "\n"
         head = _head_of(prefix, entry_point)
@@ -56,22 +65,6 @@ def _head_of(prefix: str, entry_point: str | None) -> int | None:
 
 def _joined(above: str, code: str) -> str:
     return code if not above.strip() or not code.strip() else above.rstrip() + "\n\n\n" + code
-
-
-def _fenced(text: str) -> list[tuple[str, str]]:
-    """(language, code) of each fenced block, in order."""
-    blocks = []
-    position = 0
-    while opening := _FENCE.search(text, position):
-        closing = re.compile(
-            rf"^[ \t]*{re.escape(opening['ticks'][0])}{{{len(opening['ticks'])},}}[ \t]*$", re.MULTILINE
-        )
-        end = closing.search(text, opening.end())
-        code = text[opening.end() + 1 : end.start() if end else len(text)]
-        if code.strip():
-            blocks.append((opening["language"].lower(), code))
-        position = end.end() if end else len(text)
-    return blocks
 
 
 def _choose(blocks: list[tuple[str, str]], language: str, entry_point: str | None) -> str:

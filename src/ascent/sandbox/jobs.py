@@ -18,6 +18,8 @@ def make_job(kind: str, limits: Limits, wall: float, cpu: float) -> dict[str, An
         "kind": kind,
         "profile": "run",
         "answers": 0,
+        "prelude_bytes": 0,
+        "prelude_modules": [],
         "source_bytes": 0,
         "stdin_bytes": 0,
         "wall": max(0.01, wall),

@@ -17,6 +17,7 @@ from ascent.sandbox.compiling import CompileCache, check_program, compile_progra
 from ascent.sandbox.errors import InvalidTestError, SlotError
 from ascent.sandbox.inside.values import encode, refuse
 from ascent.sandbox.jobs import explain, make_job
+from ascent.sandbox.preludes import check_prelude, modules_of
 from ascent.sandbox.slot import Comparison, Ending, Slot
 from ascent.sandbox.types import (
     AssertTest,
@@ -49,7 +50,8 @@ class Plan:
 
 
 def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -> Plan:
-    """Sort and check the tests before anything runs. Raises InvalidTestError."""
+    """Sort and check the tests, and the prelude, before anything runs. Raises InvalidTestError."""
+    check_prelude(program)
     calls: list[tuple[int, tuple[Call, ...]]] = []
     asserts, in_process = [], []
     stdio: list[tuple[int, StdioTest]] = []
@@ -80,10 +82,10 @@ def make_plan(program: Program, tests: Sequence[Test], allow_in_process: bool) -
 
 def _call(place: int, test: FunctionTest) -> Call:
     tolerance = None if test.tolerance is None else float(test.tolerance)
-    strict = {"mode": "strict", "tolerance": tolerance, "unordered": test.unordered}
-    check = {**strict, "expected": test.expected, "after": None}
+    how = {"mode": "json" if test.as_json else "strict", "tolerance": tolerance, "unordered": test.unordered}
+    check = {**how, "expected": test.expected, "or_in_list": test.or_in_list, "after": None}
     if test.mutated is not None:
-        check["after"] = {**strict, "expected": list(test.mutated)}
+        check["after"] = {**how, "expected": list(test.mutated)}
     call = Call(test.function, tuple(test.args), dict(test.kwargs), check, test.mutated is not None)
     try:
         encode([call.args, call.kwargs, check], refuse)
@@ -109,6 +111,8 @@ class Judge:
         self._slot, self._level, self._program, self._plan, self._limits = slot, level, program, plan, limits
         self._cache = cache
         self._source = program.source.encode("utf-8", "surrogatepass")
+        self._prelude = program.prelude.encode("utf-8", "surrogatepass")
+        self._prelude_modules = list(modules_of(program.prelude))
         self._outcomes = [Outcome.NOT_RUN] * plan.count
         self._started = time.monotonic()
         self._wall_left, self._cpu_left = limits.wall_seconds, limits.cpu_seconds
@@ -144,10 +148,17 @@ class Judge:
 
     def _job(self, kind: str, answers: int, stdin: bytes = b"") -> dict[str, Any]:
         job = make_job(kind, self._limits, self._wall_left, self._cpu_left)
-        return {**job, "answers": answers, "source_bytes": len(self._source), "stdin_bytes": len(stdin)}
+        return {
+            **job,
+            "answers": answers,
+            "prelude_bytes": len(self._prelude),
+            "prelude_modules": self._prelude_modules,
+            "source_bytes": len(self._source),
+            "stdin_bytes": len(stdin),
+        }
 
     def _run(self, job: dict[str, Any], *parts: bytes, test_code: str | None = None) -> Ending:
-        ending = self._slot.run(job, [self._source, *parts], test_code)
+        ending = self._slot.run(job, [self._prelude, self._source, *parts], test_code)
         self._wall_left -= ending.wall
         self._cpu_left -= ending.cpu
         self._peak_bytes = max(self._peak_bytes, ending.peak_bytes)
@@ -263,7 +274,7 @@ class Judge:
         ending = self._run(job, stdin)
         self._over = min(self._wall_left, self._cpu_left) <= 0
         status = ending.channel[:_STATUS_BYTES].decode("latin-1")
-        request = {"kind": "output", "expected": test.stdout, "status": status}
+        request = {"kind": "output", "expected": test.stdout, "tolerance": test.tolerance, "status": status}
         comparison = self._slot.compare(request, ending.out, 1)
         self._note_start(comparison, ending)
         if comparison.ended:

@@ -26,7 +26,7 @@ from ascent.sandbox.interpreter import find_interpreter
 from ascent.sandbox.judge import Judge, Plan, make_plan
 from ascent.sandbox.layers import LayerReport, mend
 from ascent.sandbox.slot import Slot, SlotConfig
-from ascent.sandbox.types import LEVELS, Language, Level, Limits, Outcome, Program, Test, Verdict
+from ascent.sandbox.types import LEVELS, Language, Level, Limits, Outcome, Program, StdioTest, Test, Verdict
 
 _ATTEMPTS = 2
 _LEFT_OUT: dict[Level, frozenset[str]] = {
@@ -211,6 +211,7 @@ class Sandbox:
             raise SandboxError(f"slots={slots} is too few; expected at least 1")
         self.limits = limits or Limits()
         self._allow_in_process = allow_in_process
+        self._good_preludes = {""}
         config = SlotConfig(
             interpreter=find_interpreter(packages),
             nice=nice,
@@ -288,11 +289,17 @@ class Sandbox:
         self._work.put(job)
         return job.future
 
-    def check(self, language: Language, tests: Sequence[Test]) -> None:
-        """Raise what `submit` would raise for a program in this language with these tests."""
-        make_plan(Program("", language), tests, self._allow_in_process)
+    def check(self, language: Language, tests: Sequence[Test], prelude: str = "") -> None:
+        """Raise what `submit` would raise for a program in this language with these tests, and SandboxError when
+        the prelude fails here."""
+        make_plan(Program("", language, prelude), tests, self._allow_in_process)
         if language != "python":
             self._check_language(language)
+        if prelude not in self._good_preludes:
+            failure = self.submit(Program("", prelude=prelude), [StdioTest("", "")]).result().infrastructure_error
+            if failure is not None:
+                raise SandboxError(f"the prelude fails: {failure}")
+            self._good_preludes.add(prelude)
 
     def _check_language(self, language: Language) -> None:
         if self.level == "syscall-only":

@@ -20,9 +20,14 @@ LEVELS: tuple[Level, ...] = ("none", "syscall-only", "confined", "namespaced")
 class FunctionTest:
     """`function(*args, **kwargs)` must return `expected`.
 
-    `tolerance` is the relative and absolute tolerance for floats (None: exact). `unordered` compares lists
-    and tuples as multisets. `mutated`, when not None, is what `args` must be after the call (in-place
-    functions).
+    `function` may be `Class.method`: a method of a new instance. `tolerance` is the relative and absolute
+    tolerance for floats (None: exact). `unordered` compares lists and tuples as multisets. `mutated`, when not
+    None, is what `args` must be after the call (in-place functions).
+
+    With `as_json`, `expected` came out of JSON, which has no tuples and no exact floats: a tuple counts as a
+    list, a key that isn't text as JSON would write it, a number by its value; a float may be off by 1e-6
+    (relative and absolute) unless `tolerance` says otherwise, and 0 means exact. True is no number, and an
+    expected integer takes that number only. `or_in_list` also takes `[expected]`.
     """
 
     function: str
@@ -32,15 +37,22 @@ class FunctionTest:
     tolerance: float | None = None
     unordered: bool = False
     mutated: tuple[Any, ...] | None = None
+    as_json: bool = False
+    or_in_list: bool = False
     kind: Literal["function"] = "function"
 
 
 @dataclass(frozen=True, slots=True)
 class StdioTest:
-    """The program reads `stdin` and must print `stdout` (trailing white space ignored, numbers by value)."""
+    """The program reads `stdin` and must print `stdout`, line by line and word by word.
+
+    Numbers count by their value. One that is expected with a point or an exponent may be off by `tolerance`,
+    relative and absolute (None: 1e-6, but whole numbers exactly; 0: exact).
+    """
 
     stdin: str
     stdout: str
+    tolerance: float | None = None
     kind: Literal["stdio"] = "stdio"
 
 
@@ -64,10 +76,16 @@ Test: TypeAlias = FunctionTest | StdioTest | AssertTest
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Source text written by a model. Hostile until proven otherwise."""
+    """Source text written by a model. Hostile until proven otherwise.
+
+    `prelude` is Python that the task gives its programs (imports, helpers). Its names stand beside the
+    builtins: the program sees them without importing, its own names come first, and what it doesn't define
+    itself is never tested.
+    """
 
     source: str
     language: Language = "python"
+    prelude: str = ""
 
 
 @dataclass(frozen=True, slots=True)

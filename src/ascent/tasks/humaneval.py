@@ -38,7 +38,7 @@ def task_from_humaneval(row: Row, task_id: str) -> Task:
         id=task_id,
         prompt=head,
         visible_tests=(),
-        hidden_tests=_tests(text_field(row, "test", nonempty=True), entry_point),
+        hidden_tests=tests_of_check(text_field(row, "test", nonempty=True), entry_point),
         entry_point=entry_point,
         family="humaneval",
         prefix=head,
@@ -46,7 +46,12 @@ def task_from_humaneval(row: Row, task_id: str) -> Task:
     )
 
 
-def _tests(code: str, entry_point: str) -> tuple[AssertTest, ...]:
+def tests_of_check(code: str, entry_point: str) -> tuple[AssertTest, ...]:
+    """The tests of a `check(candidate)` for `entry_point`: one an assert, where it holds nothing else.
+
+    Raises:
+        RowError: the code is no Python or defines no `check`.
+    """
     module = parse_python(code, "'test'")
     checks = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     if not checks:

@@ -10,16 +10,19 @@
 Without a function's name each input is text for standard input (a list of strings stands for its lines). With
 one, each input is the list of arguments (LiveCodeBench: one JSON value a line); where `starter_code` declares
 `class Solution`, the function is a method of it. When every output of such a row is a list of one element,
-the element is what the function returns: APPS wraps results so, but not in all rows.
+the element is what the function returns (APPS wraps results so, but not in all rows), and the list is right too.
+
+Values are those of JSON, so results are compared as JSON can tell them apart (`FunctionTest.as_json`), and programs get
+the names that the format's own harness gives them (`preludes`).
 """
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
-from ascent.sandbox.types import AssertTest, FunctionTest, StdioTest, Test
+from ascent.sandbox.types import FunctionTest, StdioTest, Test
+from ascent.tasks.preludes import APPS, LIVECODEBENCH
 from ascent.tasks.rows import (
     Row,
     RowError,
@@ -33,6 +36,7 @@ from ascent.tasks.rows import (
 from ascent.types import Task
 
 _STATEMENT_KEYS = ("question", "question_content", "description", "problem", "prompt", "text")
+_EXACT = 0.0  # the tolerance of a checker that has none
 _METHOD = re.compile(r"^class\s+Solution\b", re.MULTILINE)
 
 
@@ -41,23 +45,28 @@ def is_inputs_outputs_row(row: Row) -> bool:
     return "input_output" in row or "public_test_cases" in row or ("inputs" in row and "outputs" in row)
 
 
-def task_from_inputs_outputs(row: Row, task_id: str, visible: int) -> Task:
+def task_from_inputs_outputs(row: Row, task_id: str, visible: int, *, strict: bool) -> Task:
     """The task of such a row. LiveCodeBench says which tests are public; elsewhere the first `visible` are
-    shown, but at least one test stays hidden.
+    shown, but at least one test stays hidden. With `strict`, floats are compared exactly where the format's own
+    checker does.
 
     Raises:
         RowError: a field is missing or of the wrong type, inputs and outputs don't match, or there is no
             test.
     """
     starter = optional_text_field(row, "starter_code") or ""
+    tolerance = _EXACT if strict else None
     if "public_test_cases" in row:
-        name = _metadata_name(row)
-        shown = _livecodebench_tests(row, "public_test_cases", name, starter)
-        hidden = _livecodebench_tests(row, "private_test_cases", name, starter)
+        name, prelude = _metadata_name(row), LIVECODEBENCH
+        function = None if name is None else _dotted(name, starter)
+        shown = _livecodebench_tests(row, "public_test_cases", function, tolerance)
+        hidden = _livecodebench_tests(row, "private_test_cases", function, tolerance)
     else:
+        prelude = APPS
         source = _json_field(row, "input_output") if "input_output" in row else row
         name = optional_text_field(source, "fn_name") or optional_text_field(row, "fn_name")
-        tests = _paired_tests(source, name, starter)
+        function = None if name is None else _dotted(name, starter)
+        tests = _paired_tests(source, function, tolerance)
         count = min(visible, len(tests) - 1)
         shown, hidden = tests[:count], tests[count:]
     if not shown and not hidden:
@@ -70,6 +79,7 @@ def task_from_inputs_outputs(row: Row, task_id: str, visible: int) -> Task:
         hidden_tests=tuple(hidden),
         entry_point=name,
         family=difficulty if isinstance(difficulty, str) else "",
+        prelude=prelude,
         reference=_first_solution(row),
     )
 
@@ -85,21 +95,42 @@ def _json_field(row: Row, key: str) -> Row:
     return value
 
 
-def _paired_tests(source: Row, name: str | None, starter: str) -> list[Test]:
+def _dotted(name: str, starter: str) -> str:
+    if not name.isidentifier():
+        raise RowError(f"the function's name must be an identifier, not {name!r}")
+    return f"Solution.{name}" if _METHOD.search(starter) else name
+
+
+def _paired_tests(source: Row, function: str | None, tolerance: float | None) -> list[Test]:
     inputs, outputs = list_field(source, "inputs"), list_field(source, "outputs")
     if len(inputs) != len(outputs):
         raise RowError(f"{len(inputs)} 'inputs' but {len(outputs)} 'outputs'")
-    if name is None:
+    if function is None:
         return [
             StdioTest(stdin=_stream(given, f"inputs[{index}]"), stdout=_stream(wanted, f"outputs[{index}]"))
             for index, (given, wanted) in enumerate(zip(inputs, outputs, strict=True))
         ]
     for index, given in enumerate(inputs):
         if not isinstance(given, list):
-            raise RowError(f"inputs[{index}] must be the list of {name}'s arguments, not {kind_of(given)}")
-    if all(isinstance(wanted, list) and len(wanted) == 1 for wanted in outputs):
+            raise RowError(f"inputs[{index}] must be the list of {function}'s arguments, not {kind_of(given)}")
+    wrapped = all(isinstance(wanted, list) and len(wanted) == 1 for wanted in outputs)
+    if wrapped:
         outputs = [wanted[0] for wanted in outputs]
-    return [_call_test(name, given, wanted, starter) for given, wanted in zip(inputs, outputs, strict=True)]
+    return [
+        FunctionTest(function, _arguments(given), wanted, tolerance=tolerance, as_json=True, or_in_list=wrapped)
+        for given, wanted in zip(inputs, outputs, strict=True)
+    ]
+
+
+def _arguments(given: list[Any]) -> tuple[Any, ...]:
+    """As APPS' own harness does: a first argument whose keys are all written integers has integers for keys, which
+    JSON couldn't say."""
+    if given and isinstance(given[0], dict) and given[0]:
+        try:
+            return ({int(key): value for key, value in given[0].items()}, *given[1:])
+        except ValueError:
+            pass
+    return tuple(given)
 
 
 def _stream(value: Any, where: str) -> str:
@@ -113,26 +144,7 @@ def _stream(value: Any, where: str) -> str:
     return value
 
 
-def _call_test(name: str, arguments: list[Any], expected: Any, starter: str) -> Test:
-    if not name.isidentifier():
-        raise RowError(f"the function's name must be an identifier, not {name!r}")
-    if not _METHOD.search(starter):
-        return FunctionTest(function=name, args=tuple(arguments), expected=expected)
-    if not _all_finite([arguments, expected]):
-        raise RowError("a test of a method of Solution holds a number that is too large for a float")
-    call = f"Solution().{name}({', '.join(map(repr, arguments))})"
-    return AssertTest(code=f"assert {call} == {expected!r}")
-
-
-def _all_finite(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_all_finite, value.values()))
-    if isinstance(value, list):
-        return all(map(_all_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _livecodebench_tests(row: Row, key: str, name: str | None, starter: str) -> list[Test]:
+def _livecodebench_tests(row: Row, key: str, function: str | None, tolerance: float | None) -> list[Test]:
     cases = row.get(key, [])
     if isinstance(cases, str):
         if cases.strip() and not cases.lstrip().startswith("["):
@@ -143,21 +155,21 @@ def _livecodebench_tests(row: Row, key: str, name: str | None, starter: str) -> 
         cases = parse_json(cases, repr(key)) if cases.strip() else []
     if not isinstance(cases, list):
         raise RowError(f"{key!r} must be a list or its JSON text, not {kind_of(cases)}")
-    return [_livecodebench_test(case, f"{key}[{index}]", name, starter) for index, case in enumerate(cases)]
+    return [_livecodebench_test(case, f"{key}[{index}]", function, tolerance) for index, case in enumerate(cases)]
 
 
-def _livecodebench_test(case: Any, where: str, name: str | None, starter: str) -> Test:
+def _livecodebench_test(case: Any, where: str, function: str | None, tolerance: float | None) -> Test:
     if not isinstance(case, dict):
         raise RowError(f"{where} must be an object with 'input' and 'output', not {kind_of(case)}")
     try:
         given, wanted = text_field(case, "input"), text_field(case, "output")
         if case.get("testtype", "stdin") != "functional":
-            return StdioTest(stdin=given, stdout=wanted)
-        if name is None:
+            return StdioTest(given, wanted, tolerance)
+        if function is None:
             raise RowError("a functional test, but 'metadata' holds no 'func_name'")
         lines = [line for line in given.split("\n") if line.strip()]
-        arguments = [parse_json(line, "a line of 'input'") for line in lines]
-        return _call_test(name, arguments, parse_json(wanted, "'output'"), starter)
+        arguments = tuple(parse_json(line, "a line of 'input'") for line in lines)
+        return FunctionTest(function, arguments, parse_json(wanted, "'output'"), tolerance=tolerance, as_json=True)
     except RowError as error:
         raise RowError(f"{where}: {error}") from None
 

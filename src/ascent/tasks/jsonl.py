@@ -1,7 +1,7 @@
 """The project's own task format: one JSON object a line, also described by `schema/task.schema.json`.
 
 Keys: `id`, `prompt`, `visible_tests`, `hidden_tests`, `entry_point`, `language`, `limits`, `family`,
-`prefix`, `reference`: the fields of `ascent.types.Task`. Test values are encoded as `ascent.tasks.values`
+`prefix`, `prelude`, `reference`: the fields of `ascent.types.Task`. Test values are encoded as `ascent.tasks.values`
 says.
 """
 
@@ -19,7 +19,16 @@ from typing import Any, get_args
 
 from ascent.errors import InputError
 from ascent.sandbox.types import AssertTest, FunctionTest, Language, Limits, Program, StdioTest, Test
-from ascent.tasks.rows import Row, RowError, kind_of, list_field, optional_text_field, parse_json, text_field
+from ascent.tasks.rows import (
+    Row,
+    RowError,
+    kind_of,
+    list_field,
+    optional_text_field,
+    parse_json,
+    parse_python,
+    text_field,
+)
 from ascent.tasks.values import decode_value, encode_value
 from ascent.types import Message, Task
 
@@ -28,14 +37,26 @@ LANGUAGES: tuple[str, ...] = get_args(Language)
 ROLES = ("system", "user", "assistant")
 _TASK_KEYS = tuple(field.name for field in fields(Task))
 _TEST_KEYS = {
-    "function": ("kind", "function", "args", "expected", "kwargs", "tolerance", "unordered", "mutated"),
-    "stdio": ("kind", "stdin", "stdout"),
+    "function": (
+        "kind",
+        "function",
+        "args",
+        "expected",
+        "kwargs",
+        "tolerance",
+        "unordered",
+        "mutated",
+        "as_json",
+        "or_in_list",
+    ),
+    "stdio": ("kind", "stdin", "stdout", "tolerance"),
     "assert": ("kind", "code", "setup", "in_process"),
 }
 _INTEGER_LIMITS = ("memory_bytes", "output_bytes", "file_bytes", "scratch_bytes", "processes", "open_files")
 _BOOLEAN_LIMITS = ("stop_at_first_failure", "isolate_tests")
 _SUFFIXES: dict[str, Language] = {".py": "python", ".c": "c", ".cc": "cpp", ".cpp": "cpp", ".rs": "rust"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -69,6 +90,7 @@ def task_from_row(row: Row) -> Task:
         limits=_limits(row),
         family=text_field(row, "family", ""),
         prefix=text_field(row, "prefix", ""),
+        prelude=_prelude(row, language),
         reference=optional_text_field(row, "reference"),
     )
 
@@ -118,7 +140,7 @@ def task_to_row(task: Task) -> dict[str, Any]:
     row["hidden_tests"] = [_test_to_row(test) for test in task.hidden_tests]
     if task.limits is not None:
         row["limits"] = _changed_fields(task.limits)
-    for key in ("entry_point", "language", "family", "prefix", "reference"):
+    for key in ("entry_point", "language", "family", "prefix", "prelude", "reference"):
         if getattr(task, key) != Task.__dataclass_fields__[key].default:
             row[key] = getattr(task, key)
     return row
@@ -171,6 +193,14 @@ def _language(row: Row) -> Language:
     if language not in LANGUAGES:
         raise RowError(f"'language' must be one of {', '.join(LANGUAGES)}, not {language!r}")
     return language  # type: ignore[return-value]  # checked against the Literal's own values
+
+
+def _prelude(row: Row, language: Language) -> str:
+    prelude = text_field(row, "prelude", "")
+    if prelude and language != "python":
+        raise RowError(f"a task in {language} can have no 'prelude'")
+    parse_python(prelude, "'prelude'")
+    return prelude
 
 
 def _prompt(row: Row) -> str | tuple[Message, ...]:
@@ -242,13 +272,10 @@ def _test(row: Any, entry_point: str | None) -> Test:
         raise RowError(f"'kind' must be one of {', '.join(_TEST_KEYS)}, not {kind!r}")
     _refuse_unknown(row, _TEST_KEYS[kind], "")
     if kind == "stdio":
-        return StdioTest(stdin=text_field(row, "stdin"), stdout=text_field(row, "stdout"))
+        return StdioTest(text_field(row, "stdin"), text_field(row, "stdout"), _tolerance(row))
     if kind == "assert":
-        in_process = row.get("in_process", False)
-        if not isinstance(in_process, bool):
-            raise RowError(f"'in_process' must be true or false, not {in_process!r}")
         code, setup = text_field(row, "code", nonempty=True), text_field(row, "setup", "")
-        return AssertTest(code=code, setup=setup, in_process=in_process)
+        return AssertTest(code=code, setup=setup, in_process=_flag(row, "in_process"))
     return _function_test(row, entry_point)
 
 
@@ -256,31 +283,38 @@ def _function_test(row: Row, entry_point: str | None) -> FunctionTest:
     if "function" not in row and entry_point is None:
         raise RowError("key 'function' is missing, and the task has no 'entry_point' to stand in for it")
     function = text_field(row, "function", entry_point)
-    _check_name(function, "'function'")
+    if not _FUNCTION.fullmatch(function):
+        raise RowError(f"'function' must be the name of a function, or Class.method, not {function!r}")
     if "expected" not in row:
         raise RowError("key 'expected' is missing (write null where the function must return None)")
     kwargs = row.get("kwargs", {})
     if not isinstance(kwargs, dict):
         raise RowError(f"'kwargs' must be an object, not {kind_of(kwargs)}")
-    unordered = row.get("unordered", False)
-    if not isinstance(unordered, bool):
-        raise RowError(f"'unordered' must be true or false, not {unordered!r}")
     return FunctionTest(
         function=function,
         args=tuple(decode_value(value) for value in list_field(row, "args")),
         expected=decode_value(row["expected"]),
         kwargs={name: decode_value(value) for name, value in kwargs.items()},
         tolerance=_tolerance(row),
-        unordered=unordered,
+        unordered=_flag(row, "unordered"),
         mutated=None if row.get("mutated") is None else tuple(map(decode_value, list_field(row, "mutated"))),
+        as_json=_flag(row, "as_json"),
+        or_in_list=_flag(row, "or_in_list"),
     )
+
+
+def _flag(row: Row, key: str) -> bool:
+    value = row.get(key, False)
+    if not isinstance(value, bool):
+        raise RowError(f"{key!r} must be true or false, not {value!r}")
+    return value
 
 
 def _tolerance(row: Row) -> float | None:
     value = row.get("tolerance")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise RowError(f"'tolerance' must be a number of at least 0, not {value!r}")
     return float(value)
 

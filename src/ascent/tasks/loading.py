@@ -12,7 +12,7 @@ from typing import Any
 from ascent.errors import InputError
 from ascent.tasks.formats import task_from_any_row
 from ascent.tasks.rows import RowError, parse_json
-from ascent.tasks.split import place, split_tasks
+from ascent.tasks.split import check_held_out, place, split_tasks
 from ascent.types import Task
 
 BUILTIN, INSTRUCT = "builtin", "instruct"
@@ -52,7 +52,7 @@ class LoadedTasks:
         return "\n".join(lines)
 
 
-def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> LoadedTasks:
+def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0, strict: bool = False) -> LoadedTasks:
     """The tasks of a source.
 
     Args:
@@ -62,6 +62,7 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
         visible: how many tests of a row the prompt may show, for formats that don't say it themselves (MBPP,
             APPS).
         seed: seed of the built-in tasks' test inputs; files don't use it.
+        strict: compare floats exactly in those public formats whose own checker does; see docs/tasks.md.
 
     Raises:
         InputError: no such source, an unreadable file, two tasks with the same id, or no usable row at all.
@@ -78,7 +79,8 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
     line_of: dict[str, int] = {}
     for line, row in _rows(path):
         try:
-            task = task_from_any_row(_parse_line(row) if isinstance(row, bytes) else row, _collection(path), visible)
+            parsed = _parse_line(row) if isinstance(row, bytes) else row
+            task = task_from_any_row(parsed, _collection(path), visible, strict=strict)
         except (RowError, RecursionError) as error:
             reason = str(error) if isinstance(error, RowError) else "the row is nested too deeply"
             rejected.append(RejectedRow(name, line, reason))
@@ -96,31 +98,51 @@ def load_tasks(source: str | Path, *, visible: int = 1, seed: int = 0) -> Loaded
 
 
 def load_split(
-    source: str | Path, held_out: float, seed: int, *, visible: int = 1
+    source: str | Path, held_out: float, seed: int, *, visible: int = 1, strict: bool = False
 ) -> tuple[LoadedTasks, tuple[Task, ...], tuple[Task, ...]]:
     """(loaded, train, held-out): a source's tasks, split as fits it.
 
     Files, and `builtin:instruct`, are split by `split_tasks`. The other built-in tasks are split by
-    `held_out_builtin`, whose held-out half has combinations of parameters that the training half doesn't
-    have; `held_out` must be a share for them (0 to 0.5).
+    `held_out_builtin` (a share up to 0.5) or `held_out_count` (a number), whose held-out half has combinations of
+    parameters that the training half doesn't have.
 
     Raises:
         InputError: as `load_tasks` and `split_tasks`.
     """
-    loaded = load_tasks(source, visible=visible, seed=seed)
+    loaded = load_tasks(source, visible=visible, seed=seed, strict=strict)
     name = str(source)
     if not is_builtin(name) or name == f"{BUILTIN}:{INSTRUCT}" or held_out == 0:
         return loaded, *split_tasks(loaded.tasks, held_out, seed)
-    if isinstance(held_out, int):
-        raise InputError(
-            f"held_out={held_out} is a count of tasks; built-in tasks are held out by share",
-            "Give a number above 0 and not above 0.5, such as 0.2.",
-        )
-    from ascent.tasks.builtin import held_out_builtin
+    from ascent.tasks.builtin import builtin_tasks, held_out_builtin, held_out_count
 
-    unseen = {builtin.task.id for builtin in held_out_builtin(seed, held_out)[1]}
-    train = tuple(task for task in loaded.tasks if task.id not in unseen)
+    left_out: frozenset[str] = frozenset()
+    if isinstance(held_out, int):
+        check_held_out(held_out)
+        ids = {task.id for task in loaded.tasks}
+        own = [builtin for builtin in builtin_tasks(seed) if builtin.task.id in ids]
+        unseen, left_out = held_out_count(own, seed, held_out)
+    else:
+        unseen = frozenset(builtin.task.id for builtin in held_out_builtin(seed, held_out)[1])
+    train = tuple(task for task in loaded.tasks if task.id not in unseen | left_out)
     return loaded, train, tuple(task for task in loaded.tasks if task.id in unseen)
+
+
+def check_sources(train: str, held_out: float | int | str, seed: int) -> None:
+    """Refuse at once what `load_split` would refuse whatever the files hold.
+
+    Raises:
+        InputError: no such source, or a share or number of held-out tasks that can't be.
+    """
+    for source in (train, held_out) if isinstance(held_out, str) else (train,):
+        if not is_builtin(source):
+            _check_file(Path(source))
+        elif isinstance(held_out, str) or source == f"{BUILTIN}:{INSTRUCT}":
+            load_tasks(source, seed=seed)
+    if isinstance(held_out, str):
+        return
+    check_held_out(held_out)
+    if is_builtin(train):
+        load_split(train, held_out, seed)
 
 
 def is_builtin(source: str | Path) -> bool:

@@ -51,8 +51,15 @@ def task_from_mbpp(row: Row, task_id: str, visible: int) -> Task:
         hidden_tests=tuple(tests[shown:]),
         entry_point=_tested_function([test.code for test in tests], reference),
         family="mbpp",
+        prelude=_imports(setup),
         reference=reference,
     )
+
+
+def _imports(setup: str) -> str:
+    """The imports of the tests' setup: in MBPP's own harness programs and tests share their names."""
+    body = parse_python(setup, "the tests' setup").body
+    return "".join(f"{ast.unparse(node)}\n" for node in body if isinstance(node, (ast.Import, ast.ImportFrom)))
 
 
 def _unix(text: str) -> str:

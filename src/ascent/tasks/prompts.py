@@ -64,7 +64,8 @@ def shown_test(test: Test) -> str:
     if isinstance(test, StdioTest):
         return f"Input:\n{test.stdin.rstrip()}\nOutput:\n{test.stdout.rstrip()}"
     arguments = [*map(repr, test.args), *(f"{name}={value!r}" for name, value in test.kwargs.items())]
-    return f"assert {test.function}({', '.join(arguments)}) == {test.expected!r}"
+    function = test.function.replace(".", "().", 1)  # a method of a new instance
+    return f"assert {function}({', '.join(arguments)}) == {test.expected!r}"
 
 
 def _chat_completion(task: Task) -> Task:

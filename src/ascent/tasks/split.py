@@ -23,7 +23,9 @@ def split_tasks(tasks: Sequence[Task], held_out: float, seed: int) -> tuple[tupl
     Raises:
         InputError: `held_out` is out of range, or leaves nothing to train on.
     """
-    _check(held_out, len(tasks))
+    check_held_out(held_out)
+    if isinstance(held_out, int) and 0 < held_out >= len(tasks):
+        raise InputError(f"held_out={held_out} of {len(tasks)} tasks leaves none to train on")
     if held_out == 0:
         return tuple(tasks), ()
     places = {task.id: place(task.id, seed) for task in tasks}
@@ -40,17 +42,17 @@ def split_tasks(tasks: Sequence[Task], held_out: float, seed: int) -> tuple[tupl
     return train, tuple(task for task in tasks if task.id in chosen)
 
 
-def _check(held_out: float, count: int) -> None:
+def check_held_out(held_out: float) -> None:
+    """Refuse what is neither a share nor a number of tasks.
+
+    Raises:
+        InputError: it is negative, not finite, or a share of 1 or more.
+    """
     if isinstance(held_out, bool) or held_out != held_out:
         raise InputError(f"held_out must be a share or a number of tasks, not {held_out}")
-    if isinstance(held_out, int):
-        if not 0 <= held_out < max(count, 1):
-            raise InputError(
-                f"held_out={held_out} of {count} tasks leaves none to train on"
-                if held_out > 0
-                else f"held_out must not be negative, is {held_out}"
-            )
-    elif not 0 <= held_out < 1:
+    if isinstance(held_out, int) and held_out < 0:
+        raise InputError(f"held_out must not be negative, is {held_out}")
+    if not isinstance(held_out, int) and not 0 <= held_out < 1:
         raise InputError(
             f"held_out={held_out} is no share",
             "Give a number from 0 to below 1, or an integer, a count of tasks.",

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ascent.config import TasksSection
 from ascent.errors import InputError
+from ascent.rewards.thoughts import opens_thought
+from ascent.sections import TasksSection
 from ascent.tasks.loading import load_split, load_tasks
 from ascent.tasks.prompts import with_prompt
 from ascent.types import Task
@@ -31,7 +32,7 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
     """
     notes = []
     if isinstance(section.held_out, str):
-        loaded, other = load_tasks(section.train), load_tasks(section.held_out)
+        loaded, other = (load_tasks(source, strict=section.strict) for source in (section.train, section.held_out))
         notes += [other.report()] if other.rejected else []
         train, held_out = loaded.tasks, other.tasks
         both = {task.id for task in train} & {task.id for task in held_out}
@@ -41,7 +42,7 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
                 "Held-out tasks must not be trained on: take them out of one file.",
             )
     else:
-        loaded, train, held_out = load_split(section.train, section.held_out, section.seed)
+        loaded, train, held_out = load_split(section.train, section.held_out, section.seed, strict=section.strict)
     notes += [loaded.report()] if loaded.rejected else []
     chat = section.chat == "always" or (section.chat == "auto" and tokenizer.chat_template is not None)
     if chat and tokenizer.chat_template is None:
@@ -61,6 +62,18 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
         raise InputError(f"{section.train}: no training task is left: every prompt is longer than {room} tokens")
     longest = max(lengths[task.id] for task in (*kept_train, *kept_held_out))
     return RunTasks(tuple(kept_train), tuple(kept_held_out), longest, tuple(notes))
+
+
+def prompts_open_thought(tasks: Sequence[Task], tokenizer: Any, template_arguments: Any) -> bool:
+    """Whether the chat template ends the tasks' prompts with `<think>` or the like, so that completions begin within a
+    thought. `template_arguments` are TRL's `chat_template_kwargs`: a dictionary or None."""
+    prompt = next((task.prompt for task in tasks if not isinstance(task.prompt, str)), None)
+    if prompt is None:
+        return False
+    text = tokenizer.apply_chat_template(
+        list(prompt), add_generation_prompt=True, tokenize=False, **(template_arguments or {})
+    )
+    return opens_thought(text)
 
 
 def to_dataset(tasks: Sequence[Task]) -> Any:

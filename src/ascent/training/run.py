@@ -31,7 +31,7 @@ from ascent.training.arguments import GRPOConfig
 from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
 from ascent.training.launch.stopping import StopAtStepEnd
-from ascent.training.policy_tasks import RunTasks, run_tasks, to_dataset
+from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
@@ -87,7 +87,8 @@ def train(
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
-        inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox)
+        opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
+        inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         recorder = RunRecorder(run, args.process_index)
@@ -156,8 +157,10 @@ def _train(
 def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
     """Sampling can't go on, and every process of the training knows it: keep the last whole step and say so."""
     step = trainer.save_last_step()
-    kept = f"Step {step} is kept. Once that is mended" if step else "Nothing was trained yet. Once that is mended"
-    return InputError(f"sampling ended after step {step}: {error}", f"{kept}: ascent train --resume {run.path}")
+    if not step:
+        return InputError(f"sampling ended before the first step: {error}", "Once that is mended, start the run again.")
+    mend = f"Step {step} is kept. Once that is mended: ascent train --resume {run.path}"
+    return InputError(f"sampling ended after step {step}: {error}", mend)
 
 
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
@@ -296,7 +299,7 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
 
     def keep(task: Task) -> bool:
         try:
-            sandbox.check(task.language, task.tests)
+            sandbox.check(task.language, task.tests, task.prelude)
         except SandboxError as error:
             refused.append(f"{task.id}: {error}")
             return False

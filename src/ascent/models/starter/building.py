@@ -15,6 +15,7 @@ from ascent.errors import InputError
 from ascent.models.starter.noisy_solutions import HELD_OUT_SHARE, Noise, examples, training_tasks
 from ascent.models.starter.warm_start import Schedule
 from ascent.tasks.builtin import BuiltinTask
+from ascent.tasks.loading import load_split
 
 STARTER = "builtin:starter"
 _FORMAT = 1  # raise it when the same recipe gives another policy
@@ -93,11 +94,18 @@ def check_unseen(path: str, train: str, held_out: float | int | str, seed: int) 
             "it has seen solutions of tasks that this run holds out",
             f"Set model.path={STARTER}:{seed}, or tasks.seed={own}.",
         )
-    if held_out > HELD_OUT_SHARE:
+    if not _left_out_of_warm_start(train, held_out, seed):
         raise InputError(
             f"tasks.held_out={held_out}, but the starter's warm start left out {HELD_OUT_SHARE} of the built-in tasks",
-            f"Set tasks.held_out to {HELD_OUT_SHARE} or less.",
+            f"Set tasks.held_out to {HELD_OUT_SHARE} or less, or to a smaller number of tasks.",
         )
+
+
+def _left_out_of_warm_start(train: str, held_out: float | int, seed: int) -> bool:
+    if not isinstance(held_out, int):
+        return held_out <= HELD_OUT_SHARE
+    seen = {task.task.id for task in training_tasks(seed)}
+    return not any(task.id in seen for task in load_split(train, held_out, seed)[2])
 
 
 def _say(text: str) -> None:

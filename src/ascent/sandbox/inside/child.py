@@ -73,9 +73,21 @@ def _module(name: str) -> dict[str, Any]:
     return module.__dict__
 
 
-def _load(source: bytes, channel: int) -> dict[str, Any]:
-    code = _compile(source, channel)
+def _beside_builtins(names: dict[str, Any], prelude: bytes) -> None:
+    """Run a task's prelude. Its names join the builtins that `names` sees, so that `names` itself holds only
+    what the program defines, and the program's lines and `__future__` imports are its own. It runs before the
+    program begins: whatever it raises is no fault of the program's."""
+    if not prelude:
+        return
+    given: dict[str, Any] = {"__name__": names["__name__"]}
+    exec(compile(prelude, "<prelude>", "exec", dont_inherit=True), given)  # noqa: S102 - the task's own code
+    names["__builtins__"] = vars(builtins) | {name: given[name] for name in given if not name.startswith("__")}
+
+
+def _load(prelude: bytes, source: bytes, channel: int) -> dict[str, Any]:
     names = _module("solution")
+    _beside_builtins(names, prelude)
+    code = _compile(source, channel)
     try:
         exec(code, names)  # noqa: S102 - running programs is what this process is for
     except BaseException as error:  # noqa: BLE001
@@ -91,10 +103,10 @@ def compile_only(source: bytes, channel: int) -> NoReturn:
     _exit(0)
 
 
-def run_functions(source: bytes, calls: bytes, channel: int) -> NoReturn:
+def run_functions(prelude: bytes, source: bytes, calls: bytes, channel: int) -> NoReturn:
     """Call functions with given arguments; send back what they return."""
     requests = decode(calls)
-    names = _load(source, channel)
+    names = _load(prelude, source, channel)
     for index, (function, args, kwargs, wants_args) in enumerate(requests):
         target = _find(names, function)
         if target is None:
@@ -122,11 +134,12 @@ def _find(names: dict[str, Any], dotted: str) -> Callable[..., Any] | None:
     return target if callable(target) else None
 
 
-def run_script(source: bytes, channel: int) -> NoReturn:
+def run_script(prelude: bytes, source: bytes, channel: int) -> NoReturn:
     """As `python program.py` would, to the end and with its exit code."""
+    names = _module("__main__")
+    _beside_builtins(names, prelude)
     code = _compile(source, channel)
     os.close(channel)
-    names = _module("__main__")
     status = 0
     try:
         exec(code, names)  # noqa: S102
@@ -162,18 +175,18 @@ def _finish() -> int:
     return 0
 
 
-def serve_calls(source: bytes, channel: int, socket_fd: int) -> NoReturn:
+def serve_calls(prelude: bytes, source: bytes, channel: int, socket_fd: int) -> NoReturn:
     """Answer calls from the tester, which runs the task's test code in another process."""
-    names = _load(source, channel)
+    names = _load(prelude, source, channel)
     rpc.Server(socket_fd, names, describe, _flush).run()
     _exit(0)
 
 
-def run_in_process(source: bytes, tests: bytes, channel: int) -> NoReturn:
+def run_in_process(prelude: bytes, source: bytes, tests: bytes, channel: int) -> NoReturn:
     """Test code in the program's own process: what it reports can be forged. Only on the task's explicit
     request."""
     codes = decode(tests)
-    names = _load(source, channel)
+    names = _load(prelude, source, channel)
     for index, (setup, code) in enumerate(codes):
         try:
             exec(compile(setup + "\n" + code, "<test>", "exec", dont_inherit=True), names)  # noqa: S102

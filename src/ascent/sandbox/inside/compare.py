@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import re
+import json
 
+from ascent.sandbox.inside.floats import FLOAT_TOLERANCE, differ_as_whole_numbers, near
 from ascent.sandbox.inside.values import Opaque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_STDOUT_TOLERANCE = 1e-9
 
 
 def holds(check: Mapping[str, Any], got: Any) -> bool:
-    """One check of a returned value. Modes: `strict` is exact types, `equal` Python's own ==, `near` |got -
-    expected| against a bound, `truth` the truth value, `is` identity with None, True or False."""
-    mode, expected = check["mode"], check["expected"]
+    """One check of a returned value. Modes: `strict` is exact types, `json` what JSON can tell apart, `equal`
+    Python's own ==, `near` |got - expected| against a bound, `truth` the truth value, `is` identity with None,
+    True or False. With `or_in_list` a list of nothing but the expected value holds as well."""
+    if _holds(check, check["expected"], got):
+        return True
+    return check.get("or_in_list") is True and _holds(check, [check["expected"]], got)
+
+
+def _holds(check: Mapping[str, Any], expected: Any, got: Any) -> bool:
+    mode = check["mode"]
     if mode == "strict":
         return same(got, expected, check["tolerance"], check["unordered"])
+    if mode == "json":
+        return same_as_json(got, expected, check["tolerance"], check["unordered"])
     if mode == "equal":
         return bool(got == expected)
     if mode == "truth":
@@ -33,8 +40,8 @@ def holds(check: Mapping[str, Any], got: Any) -> bool:
 
 def same(got: Any, expected: Any, tolerance: float | None, unordered: bool) -> bool:
     """Exact types: bool isn't int, int isn't float, tuple isn't list. With a tolerance, numbers are compared
-    by value. NaN is what an expected NaN asks for. `unordered` compares lists and tuples as multisets, at
-    every depth."""
+    by value, and may be off by it where a float is among them. NaN is what an expected NaN asks for.
+    `unordered` compares lists and tuples as multisets, at every depth."""
     if isinstance(got, Opaque):
         return False
     if tolerance is not None and _is_number(got) and _is_number(expected):
@@ -65,12 +72,48 @@ def _is_number(value: Any) -> bool:
 def _near(got: float, expected: float, tolerance: float) -> bool:
     if got == expected or (got != got and expected != expected):
         return True
-    if expected in (float("inf"), float("-inf")):
+    return (type(got) is float or type(expected) is float) and near(got, expected, tolerance)
+
+
+def same_as_json(got: Any, expected: Any, tolerance: float | None, unordered: bool) -> bool:
+    """What JSON can tell apart: a tuple is a list, a key is its text, 1 is 1.0 but not true. An expected float
+    may be off by `tolerance` (None: `FLOAT_TOLERANCE`, but whole numbers are whole), an expected int never."""
+    if isinstance(got, Opaque):
         return False
-    try:
-        return abs(got - expected) <= tolerance * max(1.0, abs(expected))
-    except OverflowError:
+    if _is_number(expected):
+        return _is_number(got) and _same_number(got, expected, tolerance)
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(got, (list, tuple)) or len(got) != len(expected):
+            return False
+        if unordered:
+            return _matched(got, expected, lambda a, b: same_as_json(a, b, tolerance, unordered))
+        return all(same_as_json(a, b, tolerance, unordered) for a, b in zip(got, expected, strict=True))
+    if isinstance(expected, dict):
+        if not isinstance(got, dict) or len(got) != len(expected):
+            return False
+        by_text = {_key_text(key): value for key, value in got.items()}
+        return len(by_text) == len(got) and all(
+            (text := _key_text(key)) in by_text and same_as_json(by_text[text], value, tolerance, unordered)
+            for key, value in expected.items()
+        )
+    return same(got, expected, tolerance, unordered)
+
+
+def _same_number(got: float, expected: float, tolerance: float | None) -> bool:
+    if got == expected or (got != got and expected != expected):
+        return True
+    if type(expected) is int or (tolerance is None and differ_as_whole_numbers(got, expected)):
         return False
+    return near(got, expected, FLOAT_TOLERANCE if tolerance is None else tolerance)
+
+
+def _key_text(key: Any) -> str:
+    """A dictionary's key as JSON writes it; two keys that JSON writes alike are one."""
+    return key if isinstance(key, str) else json.dumps(key) if _is_plain(key) else f"\0{_key(key, False)}"
+
+
+def _is_plain(key: Any) -> bool:
+    return key is None or isinstance(key, (bool, int, float))
 
 
 def _same_mapping(got: dict[Any, Any], expected: dict[Any, Any], tolerance: float | None, unordered: bool) -> bool:
@@ -84,9 +127,14 @@ def _same_multiset(got: Sequence[Any], expected: Sequence[Any], tolerance: float
     if tolerance is None:
         keys = sorted(_key(item, unordered) for item in got)
         return keys == sorted(_key(item, unordered) for item in expected)
+    return _matched(got, expected, lambda a, b: same(a, b, tolerance, unordered))
+
+
+def _matched(got: Sequence[Any], expected: Sequence[Any], alike: Callable[[Any, Any], bool]) -> bool:
+    """Whether each item of `got` finds one of `expected` for itself."""
     left = list(expected)
     for item in got:
-        place = next((at for at, other in enumerate(left) if same(item, other, tolerance, unordered)), None)
+        place = next((at for at, other in enumerate(left) if alike(item, other)), None)
         if place is None:
             return False
         del left[place]
@@ -104,31 +152,3 @@ def _key(value: Any, unordered: bool) -> str:
     if type(value) is int:
         return hex(value)
     return "0.0" if kind == "float" and value == 0 else f"{kind}:{value!r}"
-
-
-def same_output(got: str, expected: str) -> bool:
-    """Line by line, trailing white space ignored; a line's tokens may differ where both are numbers of equal
-    value, at least one of them written with a point or an exponent."""
-    got_lines, expected_lines = _lines(got), _lines(expected)
-    if len(got_lines) != len(expected_lines):
-        return False
-    return all(a == b or _same_tokens(a.split(), b.split()) for a, b in zip(got_lines, expected_lines, strict=True))
-
-
-def _lines(text: str) -> list[str]:
-    lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def _same_tokens(got: list[str], expected: list[str]) -> bool:
-    return len(got) == len(expected) and all(a == b or _same_number(a, b) for a, b in zip(got, expected, strict=True))
-
-
-def _same_number(got: str, expected: str) -> bool:
-    if len(got) > 400 or len(expected) > 400 or not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(expected)):
-        return False
-    if not any(mark in got + expected for mark in ".eE"):
-        return False  # two integers: the same only when written the same
-    return _near(float(got), float(expected), _STDOUT_TOLERANCE)

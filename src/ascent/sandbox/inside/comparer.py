@@ -4,8 +4,8 @@ end is a fail for their program.
 
 Request: {"kind": "values", "checks": encoded lists of checks, one a test, "seconds"} with the channel's
 frames as raw bytes, {"kind": "tests", "count", "status", "seconds"} with a tester's frames (and the
-program's own in `status`), or {"kind": "output", "expected", "status", "seconds"} with a program's standard
-output. Reply: {"answers": [[outcome, error or null], ...], "compiled", "loaded", "ended": answer or null}.
+program's own in `status`), or {"kind": "output", "expected", "tolerance", "status", "seconds"} with a program's
+standard output. Reply: {"answers": [[outcome, error or null], ...], "compiled", "loaded", "ended": answer or null}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import sys
 
 from ascent.sandbox.inside import confine, wire
 from ascent.sandbox.inside.child import FRAME
-from ascent.sandbox.inside.compare import holds, same_output
+from ascent.sandbox.inside.compare import holds
+from ascent.sandbox.inside.compare_output import same_output
 from ascent.sandbox.inside.values import MalformedError, decode
 
 _MEMORY = 2 << 30
@@ -51,7 +52,7 @@ def _serve(sock: _socket.socket) -> None:
     request, raw, _ = wire.receive(sock)
     signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # its signal's default action ends this process
     if request["kind"] == "output":
-        answers = [_judge_output(bytes(raw), request["expected"])]
+        answers = [_judge_output(bytes(raw), request["expected"], request["tolerance"])]
     elif request["kind"] == "tests":
         answers = _judge_tests(raw, request["count"])
     else:
@@ -85,8 +86,8 @@ def _describe(payload: bytes) -> Answer:
         return "error", "the program ended in a way that can't be shown"
 
 
-def _judge_output(raw: bytes, expected: str) -> Answer:
-    if same_output(raw.decode("utf-8", "replace"), expected):
+def _judge_output(raw: bytes, expected: str, tolerance: float | None) -> Answer:
+    if same_output(raw.decode("utf-8", "replace"), expected, tolerance):
         return "passed", None
     return "failed", "wrong output"
 

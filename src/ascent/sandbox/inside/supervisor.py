@@ -155,6 +155,8 @@ class _Slot:
             "out": Sink(job["output_bytes"], strict=job["kind"] in ("stdio", "execute")),
             "err": Sink(16384),
         }
+        for module in job["prelude_modules"]:
+            __import__(module)  # once in a slot, and not again in each of its children
         runner = _Runner(self, job, payload, fds, sinks)
         try:
             children = runner.start()
@@ -233,7 +235,7 @@ class _Runner:
         size = self._job["stdin_bytes"]
         if not size:
             return self._slot._null
-        start = self._job["source_bytes"]
+        start = self._job["prelude_bytes"] + self._job["source_bytes"]
         fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._mine.append(fd)
         view = memoryview(self._payload)[start : start + size]
@@ -268,8 +270,9 @@ class _Runner:
         self._slot._walls.enter(profile, self._job, self._parent)
 
     def _candidate(self) -> None:
-        job, start = self._job, self._job["source_bytes"]
-        source = bytes(self._payload[:start])
+        job, first = self._job, self._job["prelude_bytes"]
+        start = first + job["source_bytes"]
+        prelude, source = bytes(self._payload[:first]), bytes(self._payload[first:start])
         blob = bytes(self._payload[start:]) if job["kind"] in ("function", "in_process") else b""
         self._payload[:] = bytes(len(self._payload))
         if job["kind"] in ("compile", "execute"):
@@ -280,13 +283,13 @@ class _Runner:
                 self._slot._environment,
             )
         if job["kind"] == "function":
-            child.run_functions(source, blob, _CHANNEL)
+            child.run_functions(prelude, source, blob, _CHANNEL)
         if job["kind"] == "in_process":
-            child.run_in_process(source, blob, _CHANNEL)
+            child.run_in_process(prelude, source, blob, _CHANNEL)
         if job["kind"] == "stdio":
-            child.run_script(source, _CHANNEL)
+            child.run_script(prelude, source, _CHANNEL)
         if job["kind"] == "assert":
-            child.serve_calls(source, _CHANNEL, _SOCKET)
+            child.serve_calls(prelude, source, _CHANNEL, _SOCKET)
         child.compile_only(source, _CHANNEL)
 
     def close(self) -> None:
