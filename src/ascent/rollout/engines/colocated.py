@@ -12,6 +12,7 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import Canary, EngineNeeds, EngineSettings, WeightSyncError, check_length
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.in_vllm.compat import seeded_prefill
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
@@ -152,6 +153,7 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        seeded_prefill.mend()  # vLLM's plug-ins, which do it too, may be switched off (VLLM_PLUGINS)
         arguments = EngineArgs(
             **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,
