@@ -13,16 +13,23 @@ import torch
 
 
 def adds_up(model: Any) -> bool:
-    """Whether `merged_parameters` knows how: plain LoRA layers, whose merged weight is base plus delta."""
+    """Whether `merged_parameters` knows how: plain LoRA layers, whose merged weight is base plus delta.
+
+    Where an embedding and the output head are one weight and adapted alike (PEFT's `ensure_weight_tying`), TRL would
+    add the delta twice.
+    """
     from peft import PeftModel
-    from peft.tuners.lora import Linear
+    from peft.tuners.lora import Embedding, Linear
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if not isinstance(model, PeftModel):
         return False
     layers: list[Any] = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     return all(
-        type(layer) is Linear and not any(layer.use_dora.values()) and not any(layer.lora_bias.values())
+        type(layer) in (Linear, Embedding)
+        and not any(layer.use_dora.values())
+        and not any(layer.lora_bias.values())
+        and not any(getattr(layer, "lora_variant", {}).values())
         for layer in layers
     )
 

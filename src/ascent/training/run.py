@@ -216,6 +216,7 @@ def _trainer(
         peft_config=peft_config,
         engine=engine,
         staleness=config.rollout.staleness,
+        verify=config.rollout.verify,
         algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,

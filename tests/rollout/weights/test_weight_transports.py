@@ -254,20 +254,20 @@ def test_a_server_without_the_extension_is_told_what_to_do() -> None:
 
 def test_canary_learns_what_is_usual_and_no_more() -> None:
     judge = CanaryJudge("float32")
-    assert judge.judge(0.01).agrees, "nothing is known yet"
-    assert not judge.judge(0.045).agrees, "more than four times what was usual"
-    assert judge.judge(0.039).agrees
-    first = judge.judge(0.01).allowed
+    assert judge.judge(0.01, "float32").agrees, "nothing is known yet"
+    assert not judge.judge(0.045, "float32").agrees, "more than four times what was usual"
+    assert judge.judge(0.039, "float32").agrees
+    first = judge.judge(0.01, "float32").allowed
     for _ in range(100):
-        result = judge.judge(0.02)
+        result = judge.judge(0.02, "float32")
     assert first < result.allowed <= 0.05, "grows, but not beyond its ceiling"
-    assert not judge.judge(float("nan")).agrees
-    assert not judge.judge(float("inf")).agrees
+    assert not judge.judge(float("nan"), "float32").agrees
+    assert not judge.judge(float("inf"), "float32").agrees
     quiet = CanaryJudge("bfloat16")
     for _ in range(10):
-        assert quiet.judge(1e-6).agrees
-    assert quiet.judge(0.015).agrees, "below the floor nothing is alarming"
-    assert not CanaryJudge("float32").judge(0.2).agrees, "the first one too"
+        assert quiet.judge(1e-6, "bfloat16").agrees
+    assert quiet.judge(0.015, "bfloat16").agrees, "below the floor nothing is alarming"
+    assert not CanaryJudge("float32").judge(0.2, "float32").agrees, "the first one too"
 
 
 @pytest.mark.torch

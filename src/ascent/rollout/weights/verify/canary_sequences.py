@@ -18,9 +18,12 @@ def canary_sequences(prompts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...],
     return tuple(ends)[:SEQUENCES]
 
 
-def measure(model: Any, sequences: tuple[tuple[int, ...], ...]) -> Canary:
-    """What the model's present weights make of `sequences` (N of them, at most T tokens). Collective with a sharded
-    model; leaves the model in the mode and on the device it is in (the host, for a model that training will shard)."""
+def measure(model: Any, sequences: tuple[tuple[int, ...], ...], dtype: str) -> Canary:
+    """What the model's present weights make of `sequences` (N of them, at most T tokens), computed in `dtype`.
+
+    Collective with a sharded model; leaves the model in the mode and on the device it is in (the host, for a model that
+    training will shard).
+    """
     device = next(model.parameters()).device
     longest = max(len(sequence) for sequence in sequences)
     ids_NT = torch.zeros(len(sequences), longest, dtype=torch.long, device=device)
@@ -42,4 +45,5 @@ def measure(model: Any, sequences: tuple[tuple[int, ...], ...]) -> Canary:
         tuple(
             tuple(logps_T[: len(sequence) - 1].tolist()) for logps_T, sequence in zip(logps_NT, sequences, strict=True)
         ),
+        dtype,
     )
