@@ -50,6 +50,6 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if layer is not None and not layer.disable_adapters and not layer.merged:
             with torch.no_grad():
                 for adapter in layer.active_adapters:
-                    if adapter in layer.lora_A:
+                    if adapter in layer.lora_A or adapter in layer.lora_embedding_A:
                         value = (value + layer.get_delta_weight(adapter)).to(parameter.dtype)
         yield name, value
