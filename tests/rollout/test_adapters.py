@@ -132,3 +132,15 @@ def test_a_model_without_adapters_passes(tiny_policy: Callable[..., Path]) -> No
     from ascent.rollout.weights.adapters import refuse_unmergeable
 
     refuse_unmergeable(AutoModelForCausalLM.from_pretrained(tiny_policy()))
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ".*(q_proj|lm_head)"])
+def test_an_adapter_on_the_head_is_refused_in_words(targets: Any) -> None:
+    from peft import LoraConfig
+
+    from ascent.rollout.weights.adapters import refuse_head_adapter
+
+    with pytest.raises(InputError, match="adapter on lm_head would never be trained"):
+        refuse_head_adapter(LoraConfig(task_type="CAUSAL_LM", target_modules=targets))
+    for harmless in (["q_proj"], "all-linear", None):
+        refuse_head_adapter(LoraConfig(task_type="CAUSAL_LM", target_modules=harmless))

@@ -113,6 +113,7 @@ def train(
         "disable_tqdm": True,
         "use_vllm": True,
         "vllm_mode": "server",
+        "seeded_sampling": True,
         **settings,
     }
     rows = [{"prompt": f"def f{number}(a):", "task_id": f"add/{number}"} for number in range(16)]

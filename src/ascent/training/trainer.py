@@ -205,7 +205,7 @@ class GRPOTrainer(TRLTrainer):
             self.sampling(),
             label=label,
             rank=self.accelerator.process_index,
-            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", True) else None,
+            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", False) else None,
             rows=rows,
         )
 

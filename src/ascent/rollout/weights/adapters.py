@@ -56,9 +56,21 @@ def refuse_unmergeable(model: Any) -> None:
         f"adapters on {' and '.join(changed)} of a model whose embedding and output head are one weight "
         "(tie_word_embeddings): in training the two come apart, in vLLM they can't, so that it would sample from "
         "another policy than the one that is trained",
-        "Take them out of target_modules and modules_to_save, set ensure_weight_tying=True in LoraConfig (both are "
-        f"adapted alike then), {_TRANSFORMERS}",
+        "Take them out of target_modules and modules_to_save, train the whole embedding for both (modules_to_save with "
+        f"ensure_weight_tying=True in LoraConfig), {_TRANSFORMERS}",
     )
+
+
+def refuse_head_adapter(peft_config: Any) -> None:
+    """Raise InputError for an adapter on the output head, which would never be trained: TRL computes log-probabilities
+    from the weight beneath it. (TRL says so too, with a traceback.)"""
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    if peft_config.target_modules and check_target_module_exists(peft_config, "lm_head"):
+        raise InputError(
+            "an adapter on lm_head would never be trained: log-probabilities are computed from the weight beneath it",
+            "Take lm_head out of target_modules.",
+        )
 
 
 def _tied(model: Any) -> bool:
