@@ -66,7 +66,7 @@ def canary_of(model: Any) -> Any:
     from ascent.rollout.weights.verify.canary_sequences import measure
 
     sequences = tuple(tuple(range(10 + 40 * n, 42 + 40 * n)) for n in range(4))
-    return measure(model, sequences)
+    return measure(model, sequences, "float32")
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -24,6 +24,7 @@ def write_config(path: Path, model: Path, tasks: Path, **trainer: Any) -> Path:
             "learning_rate": 1e-2,
             "max_steps": 3,
             "gradient_checkpointing": False,
+            "seeded_sampling": True,  # of vLLM's engines: runs are compared with each other
             **trainer,
         },
     }

@@ -35,13 +35,15 @@ def vowels(completions: list[str], **_: Any) -> list[float]:
 
 
 def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config` of the trainer."""
+    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness` of the
+    trainer."""
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config = (
-        settings.pop(name, default) for name, default in (("reward", vowels), ("engine", None), ("peft_config", None))
+    reward, engine, peft_config, staleness = (
+        settings.pop(name, default)
+        for name, default in (("reward", vowels), ("engine", None), ("peft_config", None), ("staleness", 0))
     )
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": 4,
@@ -68,4 +70,5 @@ def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **s
         recorder=recorder,
         engine=engine,
         peft_config=peft_config,
+        staleness=staleness,
     )

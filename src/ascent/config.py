@@ -94,7 +94,7 @@ _ONLY_PLAIN = {
     "vllm_server_timeout": None,
     "vllm_group_port": None,
 }
-_ONLY_SERVER = ("server", "replicas", "tensor_parallel_size", "server_devices", "staleness", "transport", "verify")
+_ONLY_SERVER = ("server", "replicas", "tensor_parallel_size", "server_devices", "staleness", "transport")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str]]:

@@ -137,7 +137,7 @@ class RolloutSection(Section):
     server_devices: list[int] | None = None  # for the run's own service: indices of visible devices
     staleness: Literal[0, 1] = 0  # 1: the next generation is sampled while this one trains
     transport: Annotated[str, _name_in(TRANSPORTS, "auto")] = "auto"  # how weights reach the servers
-    verify: bool = True  # that the servers hold and compute with the weights that were sent
+    verify: bool = True  # that the engine holds the trainer's weights and computes with them as the trainer does
     max_restarts: int = pydantic.Field(5, ge=0)  # of servers, within restart_window_minutes
     restart_window_minutes: float = pydantic.Field(30, gt=0)
     dtype: Dtype = "auto"  # auto: as the model on CPU, bfloat16 elsewhere

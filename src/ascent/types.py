@@ -74,7 +74,8 @@ class Completion:
     """One sampled continuation of a prompt.
 
     `logps` are the sampler's log-probabilities of `token_ids`, one each, after temperature. Times are in seconds of
-    `time.monotonic()`. `weight_version` is the version of the weights that sampled it.
+    `time.monotonic()`. `weight_version` says which weights sampled it: the
+    engine's version of them, and from the trainer on the number of optimizer steps that had made them.
     """
 
     group_id: str

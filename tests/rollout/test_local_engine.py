@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascent.rollout.engine import EngineSettings, PromptTooLongError, WeightSyncError
+from ascent.rollout.engine import Canary, EngineSettings, PromptTooLongError, WeightMismatchError, WeightSyncError
 from ascent.types import Completion, RolloutRequest, Sampling
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
@@ -69,6 +69,12 @@ class Pair:
         self.version += 1
         self.engine.update_weights(self.model.named_parameters(), self.version)
 
+    def canary(self, model: Any = None) -> Canary:
+        from ascent.rollout.weights.verify.canary_sequences import measure
+
+        sequences = tuple(tuple((7 * start + 3 * place) % 250 + 2 for place in range(MAX_LEN)) for start in range(3))
+        return measure(model or self.model, sequences, "float32" if self.float32 else "bfloat16")
+
     def assert_in_step(self) -> None:
         mean, largest = self.differences()
         if self.float32:
@@ -120,6 +126,40 @@ def test_update_of_the_embedding_alone_reaches_a_tied_head(pair: Pair) -> None:
     assert pair.differences()[0] > 0.1, "a stale embedding or head must be far from unnoticed"
     pair.sync()
     pair.assert_in_step()
+
+
+def test_the_canary_of_an_update_sees_what_the_engine_computes(pair: Pair) -> None:
+    """Also sequences as long as the engine's context, of which one token is left to sample."""
+    for _ in range(3):
+        pair.perturb(0.05)
+        pair.version += 1
+        pair.engine.update_weights(pair.model.named_parameters(), pair.version, pair.canary())
+    other = pair.canary()
+    pair.perturb(0.1)
+    try:
+        with pytest.raises(WeightMismatchError, match="engine computes otherwise than the trainer"):
+            pair.engine.update_weights(pair.model.named_parameters(), pair.version + 1, other)
+    finally:
+        pair.sync()
+
+
+def test_a_head_that_comes_apart_from_its_embedding_is_seen(pair: Pair) -> None:
+    """Every parameter arrives, and vLLM, whose head is the embedding, still computes otherwise."""
+    import copy
+
+    import torch
+
+    if not pair.model.config.tie_word_embeddings:
+        pytest.skip("nothing is tied")
+    pair.sync()
+    apart = copy.deepcopy(pair.model)
+    head = apart.lm_head.weight.detach()
+    apart.lm_head.weight = torch.nn.Parameter(head + 0.3 * torch.randn(head.shape).to(head.dtype))
+    try:
+        with pytest.raises(WeightMismatchError, match="doesn't take over what this training changes"):
+            pair.engine.update_weights(pair.model.named_parameters(), pair.version + 1, pair.canary(apart))
+    finally:
+        pair.sync()
 
 
 def test_same_seed_same_completions_whatever_the_batch(pair: Pair) -> None:

@@ -185,7 +185,10 @@ def test_control_calls_are_never_repeated(bench: Bench) -> None:
 class NoTensors:
     """Weights of version 2, of which there are none to send."""
 
-    version = 2
+    steps = 2
+
+    def content(self) -> str:
+        return "two"
 
     def named_tensors(self) -> Iterator[Any]:
         return iter(())

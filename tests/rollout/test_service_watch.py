@@ -506,7 +506,10 @@ def test_the_command_and_environment_of_a_server(tmp_path: Path) -> None:
     command = server_command.server_command(settings, 8000)
     assert command[1:7] == ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "8000"]
     assert command[command.index("--weight-transfer-config") + 1] == '{"backend": "hccl"}'
-    assert command[-2:] == ["--seed", "1"]
+    assert command[-2:] == ["--seed", "1"], "what is given by hand comes last, so that it holds"
+    own = [server_command.server_command(SETTINGS, 8000) for _ in range(2)]
+    first, second = (each[each.index("--seed") + 1] for each in own)
+    assert first != second, "two servers would draw the same numbers"
     outer = {
         "PATH": "/bin",
         "ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7",

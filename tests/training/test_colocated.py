@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.small_trainer import Memory, make_trainer
@@ -34,5 +35,55 @@ def test_the_engine_samples_with_the_trained_weights(tiny_policy: Callable[..., 
             assert difference is not None
             assert difference <= (1e-4 if dtype == "float32" else 0.02)
         assert [record.weight_version for _, records, _ in memory.generations for record in records[:1]] == [0, 1, 2, 3]
+    finally:
+        trainer.engine.close()
+
+
+def test_adapters_that_come_apart_in_training_are_refused_and_would_be_seen(
+    tiny_policy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the embedding of a tied model; let through, the canary of the update after the first step ends the run."""
+    from peft import LoraConfig
+
+    from ascent.errors import InputError
+    from ascent.rollout.engine import EngineSettings, WeightMismatchError
+    from ascent.training.engines import sampling
+
+    settings = EngineSettings(str(tiny_policy()), "float32", max_model_len=64, kv_cache_bytes=16 * 2**20)
+    lora = LoraConfig(task_type="CAUSAL_LM", r=8, target_modules=["q_proj", "embed_tokens"])
+    with pytest.raises(InputError, match="adapters on embed_tokens"):
+        make_trainer(tiny_policy(), tmp_path, engine=settings, peft_config=lora)
+    monkeypatch.setattr(sampling, "refuse_unmergeable", lambda model: None)
+    memory = Memory()
+    trainer = make_trainer(tiny_policy(), tmp_path, memory, engine=settings, peft_config=lora, learning_rate=0.1)
+    try:
+        with pytest.raises(WeightMismatchError, match="engine computes otherwise than the trainer"):
+            trainer.train()
+        assert 1 <= trainer.state.global_step < 4, "at the first update that moved the embedding"
+    finally:
+        trainer.engine.close()
+
+
+@pytest.mark.parametrize("kind", ["dora", "tied-alike"])
+def test_adapters_that_are_let_through_are_sampled_as_they_are_trained(
+    tiny_policy: Callable[..., Path], tmp_path: Path, kind: str
+) -> None:
+    from peft import LoraConfig
+
+    from ascent.rollout.engine import EngineSettings
+
+    chosen: dict[str, Any] = {
+        "dora": {"target_modules": ["q_proj", "down_proj"], "use_dora": True},
+        "tied-alike": {"modules_to_save": ["embed_tokens"], "target_modules": ["q_proj"], "ensure_weight_tying": True},
+    }[kind]
+    settings = EngineSettings(str(tiny_policy()), "float32", max_model_len=64, kv_cache_bytes=16 * 2**20)
+    memory = Memory()
+    lora = LoraConfig(task_type="CAUSAL_LM", r=8, **chosen)
+    trainer = make_trainer(tiny_policy(), tmp_path, memory, engine=settings, peft_config=lora, learning_rate=0.05)
+    try:
+        trainer.train()
+        assert any(step.metrics["grad_norm"] for step in memory.steps)
+        for step in memory.steps:
+            assert (step.metrics["sampling/sampling_logp_difference/max"] or 0.0) <= 1e-3
     finally:
         trainer.engine.close()

@@ -109,6 +109,7 @@ def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
         disable_tqdm=True,
         use_vllm=True,
         vllm_mode="server",
+        seeded_sampling=True,
     )
     rows = [{"prompt": f"def f{number}(a):"} for number in range(PROMPTS * GENERATIONS)]
     memory = Watcher()
@@ -166,6 +167,7 @@ def test_fifteen_kills_at_random_moments_of_one_run(
             "max_completion_length": 12,
             "max_steps": steps,
             "learning_rate": 1e-4,
+            "seeded_sampling": True,
         },
     }
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")

@@ -13,16 +13,23 @@ import torch
 
 
 def adds_up(model: Any) -> bool:
-    """Whether `merged_parameters` knows how: plain LoRA layers, whose merged weight is base plus delta."""
+    """Whether `merged_parameters` knows how: plain LoRA layers, whose merged weight is base plus delta.
+
+    Where an embedding and the output head are one weight and adapted alike (PEFT's `ensure_weight_tying`), TRL would
+    add the delta twice.
+    """
     from peft import PeftModel
-    from peft.tuners.lora import Linear
+    from peft.tuners.lora import Embedding, Linear
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if not isinstance(model, PeftModel):
         return False
     layers: list[Any] = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     return all(
-        type(layer) is Linear and not any(layer.use_dora.values()) and not any(layer.lora_bias.values())
+        type(layer) in (Linear, Embedding)
+        and not any(layer.use_dora.values())
+        and not any(layer.lora_bias.values())
+        and not any(getattr(layer, "lora_variant", {}).values())
         for layer in layers
     )
 
@@ -43,6 +50,6 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if layer is not None and not layer.disable_adapters and not layer.merged:
             with torch.no_grad():
                 for adapter in layer.active_adapters:
-                    if adapter in layer.lora_A:
+                    if adapter in layer.lora_A or adapter in layer.lora_embedding_A:
                         value = (value + layer.get_delta_weight(adapter)).to(parameter.dtype)
         yield name, value

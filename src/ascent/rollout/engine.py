@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascent.types import Completion, EngineStats, RolloutRequest
@@ -13,12 +14,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class EnginePlace(Enum):
+    """Where an engine samples."""
+
+    TRAINERS_MODEL = "with the trainer's own model"  # whose weights change under it
+    TRAINERS_PROCESS = "in the trainer's process"  # with a copy of the weights, in turns with the training
+    ELSEWHERE = "in processes of its own"  # also while the trainer trains
+
+
 class RolloutEngine(Protocol):
     """Samples completions. Used only by the thread that built it.
 
     Every completion of a request is yielded by `poll` exactly once, as soon as it is finished, in any order. Weights
-    may be updated only while nothing is being sampled.
+    may be updated only while nothing is being sampled. `dtype` is what it computes in.
     """
+
+    place: EnginePlace
+    dtype: str
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
         """Queue requests, one a group. Raises PromptTooLongError when prompt and completion exceed the context."""
@@ -49,8 +61,9 @@ class RolloutEngine(Protocol):
     ) -> None:
         """Replace all weights; names and shapes are those of the Hugging Face checkpoint.
 
-        Completions sampled afterwards carry `version`. `named_tensors` is iterated to its end or not at all, because
-        making them may be collective over processes. Until a call succeeds nothing is sampled. Raises
+        Completions sampled afterwards carry `version`, which is another one for other weights. With a `canary` it is
+        proven that the engine computes with them as the trainer does. `named_tensors` is iterated to its end or not at
+        all, because making them may be collective over processes. Until a call succeeds nothing is sampled. Raises
 
         - WeightMismatchError when what arrived is not what was sent, or does not compute as the trainer's weights do;
         - WeightTransferError when no server was reached although one lives, ServersRestartingError when all died;
@@ -122,10 +135,12 @@ class Canary:
     """Fixed token sequences and the log-probabilities that the trainer's weights give them.
 
     `logps[i][t]` is the log-probability of `sequences[i][t + 1]` after `sequences[i][: t + 1]`, at temperature 1.
+    `trainer_dtype` is what the trainer computes in.
     """
 
     sequences: tuple[tuple[int, ...], ...]
     logps: tuple[tuple[float, ...], ...]
+    trainer_dtype: str
 
 
 @dataclass(frozen=True, slots=True)

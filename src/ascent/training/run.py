@@ -23,6 +23,7 @@ from ascent.rewards.loading import load_rewards
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.weights.adapters import refuse_head_adapter
 from ascent.sandbox import Sandbox
 from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
@@ -209,6 +210,7 @@ def _trainer(
         from peft import LoraConfig
 
         peft_config = LoraConfig(task_type="CAUSAL_LM", **config.model.lora.model_dump())
+        refuse_head_adapter(peft_config)
     return GRPOTrainer(
         str(folder),
         list(rewards),
@@ -219,6 +221,7 @@ def _trainer(
         peft_config=peft_config,
         engine=engine,
         staleness=config.rollout.staleness,
+        verify=config.rollout.verify,
         algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,

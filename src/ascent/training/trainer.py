@@ -28,14 +28,13 @@ from ascent.compat.cpu_index import accept_cpu_index
 from ascent.compat.float_masks import keep_float_masks
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
-from ascent.rewards.base import ScoredReward, start_rewards
+from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.rollout.weights.parameters import PolicyWeights
-from ascent.rollout.weights.verify.canary_sequences import canary_sequences
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
 from ascent.training.arguments import GRPOConfig
 from ascent.training.checkpoint import sampled_ahead
 from ascent.training.engines.building import build_engine, context, needs_of, standing_servers
+from ascent.training.engines.sampling import check_adapters, check_staleness, difference_check, sampler_for, tell_bias
 from ascent.training.records.batch import BatchRecord, none_if_nan
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
@@ -44,7 +43,7 @@ from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
 from ascent.training.step.ranks import Ranks
-from ascent.training.step.sampler import Receive, Sampler, print_on_stderr
+from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.types import Completion, Sampling
 
 _TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
@@ -56,7 +55,8 @@ class GRPOTrainer(TRLTrainer):
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
     and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the loss (default: GRPO,
-    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. With `args.plain`
+    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. Without
+    `verify` nobody compares what sampler and trainer compute. With `args.plain`
     everything is TRL's.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
@@ -78,9 +78,11 @@ class GRPOTrainer(TRLTrainer):
         algorithm: Algorithm | None = None,
         recorder: Recorder | None = None,
         run_name: str = "run",
+        verify: bool = True,
         **keywords: Any,
     ) -> None:
-        """Raises InputError for what only TRL's own path can do: tools, environments, rollout functions."""
+        """Raises InputError for what only TRL's own path can do (tools, environments, rollout functions), and for a
+        staleness or adapters that the engine can't have."""
         args = copy.copy(args) if args is not None else GRPOConfig("grpo")
         self._plain = bool(getattr(args, "plain", False))
         self._recorder, self._run_name = recorder, run_name
@@ -88,7 +90,8 @@ class GRPOTrainer(TRLTrainer):
         wants_vllm = args.use_vllm if engine is None or isinstance(engine, str) else True
         if engine is None and not self._plain and wants_vllm and args.vllm_mode == "server":
             engine = standing_servers(args)
-        self._served = engine is not None and not isinstance(engine, (EngineSettings, str))
+        chosen = engine if engine is not None else "vllm" if wants_vllm else "transformers"
+        check_staleness(staleness, chosen, plain=self._plain)
         if not self._plain:
             _refuse_what_only_trl_can(args, keywords)
             args.use_vllm = False  # TRL must not build an engine of its own
@@ -109,19 +112,21 @@ class GRPOTrainer(TRLTrainer):
         self._reward_seconds = 0.0
         self._sampled_since_step = False
         self._resume_point = RunState(generation=0, micro_step=0, step=0)
-        self._looks_ahead = staleness > 0 and not self._plain
+        self._looks_ahead = staleness > 0
         self._lookahead: Lookahead | None = None
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         if not self._plain:
             self.use_vllm = self.args.use_vllm = wants_vllm  # from here on: importance sampling correction
-            if engine is None or isinstance(engine, (EngineSettings, str)):
-                name = engine if isinstance(engine, str) else "vllm" if wants_vllm else "transformers"
-                settings = engine if isinstance(engine, EngineSettings) else None
+            check_adapters(self.model, chosen)
+            if isinstance(chosen, (EngineSettings, str)):
+                name, settings = (chosen, None) if isinstance(chosen, str) else ("vllm", chosen)
                 self.engine = build_engine(name, needs_of(self, settings))
             else:
-                self.engine = engine
-            self._sampler = self._make_sampler(self.engine)
+                self.engine = chosen
+            self._sampler = sampler_for(self, self.engine, verify=verify)
+            self._difference_check = difference_check(self, self.engine, verify=verify)
+            self._biased_by = tell_bias(self)
             self.accelerator.wait_for_everyone()
 
     @property
@@ -146,8 +151,11 @@ class GRPOTrainer(TRLTrainer):
             generation=self._generation,
             step=self.state.global_step + 1,
             rank=self.accelerator.process_index,
+            biased_by=self._biased_by,
         )
         output = super()._generate_and_score_completions(inputs)
+        if self._difference_check is not None and not evaluation:
+            self._difference_check.check(output, self._batch)
         self._batch.advantages = output["advantages"].tolist()
         metrics = self._metrics["eval" if evaluation else "train"]
         for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation).items():
@@ -188,29 +196,6 @@ class GRPOTrainer(TRLTrainer):
         self._sampled_since_step = True
         return self._sampler.sample(groups, receive)
 
-    def _make_sampler(self, engine: RolloutEngine) -> Sampler:
-        decoder = copy.deepcopy(self._tokenizer)  # a tokenizer serves one thread at a time
-        sequences: tuple[tuple[int, ...], ...] = ()
-        if self._served:
-            rows: Any = self.train_dataset
-            sequences = canary_sequences(self._prompt_ids(rows[place] for place in range(min(8, len(rows)))))
-        weights = PolicyWeights(
-            self.model,
-            self.accelerator,
-            self.processing_class,
-            steps_done=lambda: self.state.global_step,
-            canary_sequences=sequences,
-        )
-        return Sampler(
-            engine,
-            weights,
-            self.agreement,
-            self._clock,
-            decode=functools.partial(decoder.decode, skip_special_tokens=True),
-            receive=lambda place, row, text: start_rewards(self.reward_funcs, row, text),
-            progress=self._recorder.sampled if self._recorder is not None else lambda done, total: None,
-        )
-
     def _groups(
         self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str
     ) -> list[LocalGroup]:
@@ -220,7 +205,7 @@ class GRPOTrainer(TRLTrainer):
             self.sampling(),
             label=label,
             rank=self.accelerator.process_index,
-            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", True) else None,
+            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", False) else None,
             rows=rows,
         )
 

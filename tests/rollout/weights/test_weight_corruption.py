@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Run:
             with torch.no_grad():
                 scores = policy(ids).logits[0, :-1].float().log_softmax(-1)
             logps.append(tuple(scores.gather(1, ids[0, 1:, None])[:, 0].tolist()))
-        return Canary(sequences, tuple(logps))
+        return Canary(sequences, tuple(logps), str(self.dtype).removeprefix("torch."))
 
     def deliver(self, canary: Canary | None = None) -> Any:
         return self.delivery.deliver([self.server], self.model.named_parameters(), self.version, canary)
@@ -220,8 +221,9 @@ def test_wrong_log_probabilities_are_noticed_though_all_weights_are_right(run: R
         run.train()
         run.deliver(run.canary())
     right = run.canary()
+    wrong = tuple(tuple(logp - 0.5 for logp in logps) for logps in right.logps)
     with pytest.raises(WeightMismatchError, match=r"log-probabilities of known sequences differ by .* though every"):
-        run.deliver(Canary(right.sequences, tuple(tuple(logp - 0.5 for logp in logps) for logps in right.logps)))
+        run.deliver(replace(right, logps=wrong))
     run.deliver(right)
 
 

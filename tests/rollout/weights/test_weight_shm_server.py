@@ -47,7 +47,7 @@ class Trainer:
         with torch.no_grad():
             scores = self.model(ids).logits[:, :-1].log_softmax(-1)
         logps = scores.gather(2, ids[:, 1:, None])[..., 0]
-        return Canary(SEQUENCES, tuple(tuple(row) for row in logps.tolist()))
+        return Canary(SEQUENCES, tuple(tuple(row) for row in logps.tolist()), "float32")
 
 
 @pytest.fixture(scope="module")

@@ -213,20 +213,20 @@ def test_a_server_without_the_extension_is_told_what_to_do() -> None:
 
 def test_canary_learns_what_is_usual_and_no_more() -> None:
     tolerance = CanaryTolerance("float32")
-    assert tolerance.check(0.01).agrees, "nothing is known yet"
-    assert not tolerance.check(0.045).agrees, "more than four times what was usual"
-    assert tolerance.check(0.039).agrees
-    first = tolerance.check(0.01).allowed
+    assert tolerance.check(0.01, "float32").agrees, "nothing is known yet"
+    assert not tolerance.check(0.045, "float32").agrees, "more than four times what was usual"
+    assert tolerance.check(0.039, "float32").agrees
+    first = tolerance.check(0.01, "float32").allowed
     for _ in range(100):
-        result = tolerance.check(0.02)
+        result = tolerance.check(0.02, "float32")
     assert first < result.allowed <= 0.05, "grows, but not beyond its ceiling"
-    assert not tolerance.check(float("nan")).agrees
-    assert not tolerance.check(float("inf")).agrees
+    assert not tolerance.check(float("nan"), "float32").agrees
+    assert not tolerance.check(float("inf"), "float32").agrees
     quiet = CanaryTolerance("bfloat16")
     for _ in range(10):
-        assert quiet.check(1e-6).agrees
-    assert quiet.check(0.015).agrees, "below the floor nothing is alarming"
-    assert not CanaryTolerance("float32").check(0.2).agrees, "the first one too"
+        assert quiet.check(1e-6, "bfloat16").agrees
+    assert quiet.check(0.015, "bfloat16").agrees, "below the floor nothing is alarming"
+    assert not CanaryTolerance("float32").check(0.2, "float32").agrees, "the first one too"
 
 
 @pytest.mark.torch

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineNeeds, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.in_vllm.compat import seeded_prefill
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
 from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
 from ascent.rollout.weights.packed_cpu import CpuWeights
+from ascent.rollout.weights.verify.canary import CanaryTolerance
+from ascent.rollout.weights.verify.canary_in_process import prove
 from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class _Pending:
 class ColocatedEngine:
     """A RolloutEngine over vLLM's `LLMEngine` in this process."""
 
+    place = EnginePlace.TRAINERS_PROCESS
+
     def __init__(self, settings: EngineSettings, weights: WeightLoader | None = None) -> None:
         """Load the model; `weights` says how new ones reach it.
 
@@ -45,6 +50,8 @@ class ColocatedEngine:
         self._pending: dict[str, _Pending] = {}
         self._counter = EngineCounter()
         self._version = 0
+        self.dtype = settings.dtype
+        self._tolerance = CanaryTolerance(settings.dtype)
         self._sequence = 0
         self._engine = _start(settings, self._counter)
 
@@ -91,8 +98,7 @@ class ColocatedEngine:
     def update_weights(
         self, named_tensors: Iterable[tuple[str, Tensor]], version: int, canary: Canary | None = None
     ) -> None:
-        """See RolloutEngine. `canary` is not used: nothing travels, and every parameter is known to be reached."""
-        del canary
+        """See RolloutEngine. Every parameter is known to be reached, and the canary that vLLM computes with them."""
         if self._pending:
             raise WeightSyncError(f"{len(self._pending)} completions are still being sampled with the old weights")
         import torch
@@ -101,6 +107,8 @@ class ColocatedEngine:
             self._weights.load(self.model, self._engine.vllm_config.model_config, named_tensors)
         if self._engine.reset_prefix_cache() is False:
             raise WeightSyncError("vLLM kept its prefix cache, which holds keys and values of the old weights")
+        if canary is not None:
+            prove(self._engine, canary, self._tolerance, self._settings.max_model_len)
         self._version = version
 
     @property
@@ -152,6 +160,7 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        seeded_prefill.mend()  # vLLM's plug-ins, which do it too, may be switched off (VLLM_PLUGINS)
         arguments = EngineArgs(
             **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,

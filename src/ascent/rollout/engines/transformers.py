@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ascent.rollout.engine import Canary, EngineNeeds, check_length
+from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, check_length
 from ascent.rollout.engines.counter import EngineCounter
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -23,8 +23,12 @@ class TransformersEngine:
 
     `model` opens the policy for generation (the trainer unwraps and gathers it there). Sampling draws from torch's
     global random state, as TRL's own path does; `seed` of a request is not used. With `with_logps` a second forward
-    pass gives the log-probabilities of the sampled tokens, otherwise `Completion.logps` is empty.
+    pass gives the log-probabilities of the sampled tokens, otherwise `Completion.logps` is empty. `dtype` is the
+    model's own.
     """
+
+    place = EnginePlace.TRAINERS_MODEL
+    dtype = "auto"
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ def server_command(settings: ServiceSettings, port: int) -> list[str]:
     command += ["--port", str(port), *command_line(engine_arguments(settings.engine))]
     command += ["--middleware", "ascent.rollout.in_vllm.guard.Guard"]
     command += ["--disable-uvicorn-access-log", "--disable-fastapi-docs"]
+    # vLLM's default is 0 for every server: where completions have no seeds, two would draw the same numbers
+    command += ["--seed", str(secrets.randbelow(2**31))]
     if _knows("enable_scale_out"):  # newer releases keep /inference/v1/generate behind it
         command.append("--enable-scale-out")
     if _in_one_process(settings):

@@ -134,7 +134,7 @@ class _Delivery:
 
             self._each(ask_one, right)
             for url, mean in sorted(means.items()):
-                self._canary[url] = tolerance.check(mean)
+                self._canary[url] = tolerance.check(mean, canary.trainer_dtype)
 
     def report(self) -> DeliveryReport:
         """See WeightDelivery.deliver for what is raised."""

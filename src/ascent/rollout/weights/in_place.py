@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascent.rollout.engine import WeightSyncError
@@ -45,7 +45,20 @@ class InPlaceWeights:
 
 def load_all(model: Any, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Call the model's `load_weights` and make sure that every parameter was reached."""
-    loaded = model.load_weights(named_tensors)
+    last = [""]
+
+    def noted() -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in named_tensors:
+            last[0] = name
+            yield name, tensor
+
+    try:
+        loaded = model.load_weights(noted())
+    except (KeyError, ValueError, AttributeError, AssertionError) as error:  # what vLLM's loaders say of other names
+        raise WeightSyncError(
+            f"the engine's model can't load {last[0]} ({type(error).__name__}: {error}); the trainer's model and the "
+            "engine's model name or shape their weights differently"
+        ) from error
     if loaded is None:  # older models don't say what they loaded
         return
     expected = {name for name, _ in model.named_parameters()}

@@ -11,6 +11,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from ascent.compat.lora_merge import adds_up, merged_parameters
 from ascent.rollout.engine import Canary
+from ascent.rollout.weights.content import content_digest
 from ascent.rollout.weights.verify.canary_sequences import measure
 
 
@@ -51,17 +52,24 @@ class PolicyWeights:
         tokenizer: Any,
         *,
         steps_done: Callable[[], int],
+        digested: bool,
         canary_sequences: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """`steps_done` counts the optimizer steps. Without `canary_sequences` there is no canary."""
-        self._model, self._steps_done = model, steps_done
+        """`steps_done` counts the optimizer steps. Without `canary_sequences` there is no canary, and without
+        `digested` no content: for an engine that samples with this very model."""
+        self._model, self._accelerator, self._steps_done = model, accelerator, steps_done
+        self._digested = digested
         self._walk = ParameterWalk(model, accelerator, tokenizer)
         self._canary_sequences = tuple(canary_sequences)
 
     @property
-    def version(self) -> int:
+    def steps(self) -> int:
         """See TrainedWeights."""
         return self._steps_done()
+
+    def content(self) -> str:
+        """See TrainedWeights."""
+        return content_digest(self._model) if self._digested else ""
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See TrainedWeights."""
@@ -69,4 +77,12 @@ class PolicyWeights:
 
     def canary(self) -> Canary | None:
         """See TrainedWeights."""
-        return measure(self._model, self._canary_sequences) if self._canary_sequences else None
+        if not self._canary_sequences:
+            return None
+        return measure(self._model, self._canary_sequences, computing_dtype(self._model, self._accelerator))
+
+
+def computing_dtype(model: Any, accelerator: Any) -> str:
+    """What a forward pass of the trainer computes in: that of mixed precision, else that of the weights."""
+    mixed = {"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision)
+    return mixed or str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -83,14 +83,15 @@ def _join(
     shared: tuple[ServiceAddress, str] | None = None
     with _all_or_none(agreement):
         if address is not None:
-            served = ServedEngine(address, _delivery(rollout, address, dtype, agreement.ranks.count), holder_name=name)
+            delivery = _delivery(rollout, address, dtype, agreement.ranks.count)
+            served = ServedEngine(address, delivery, holder_name=name, dtype=dtype)
             shared = (address, served.hold)
     shared = agreement.ranks.exchange(shared)[0]
     with _all_or_none(agreement):
         if served is None:
             assert shared is not None
             address, hold = shared
-            served = ServedEngine(address, None, holder_name=name, hold=hold, sends_weights=False)
+            served = ServedEngine(address, None, holder_name=name, dtype=dtype, hold=hold, sends_weights=False)
     return served
 
 

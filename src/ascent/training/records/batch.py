@@ -29,6 +29,7 @@ class BatchRecord:
     totals: list[float | None] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
     scores: Sequence[Score] = ()  # of a reward function that gives verdicts; empty without one
+    biased_by: tuple[str, ...] = ()  # sampling settings that bias its importance ratios
     dropped: int = 0  # completions that were sampled ahead for this batch and not asked for
 
     def records(self, run_name: str) -> list[RolloutRecord]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ascent.rollout.engine import RolloutEngine
 from ascent.training.step.agreement import ENDING, WEIGHTS
@@ -34,17 +35,19 @@ class Flight:
         groups: Sequence[LocalGroup],
         arrived: Callable[[int, Completion], None],
         is_called: Callable[[], str | None] = lambda: None,
+        steps_of: Callable[[int], int] = lambda version: version,
         already_sampled: Sequence[Completion] = (),
     ) -> None:
         """`arrived(place, completion)` is called for each completion as it ends, with its place in the local batch.
-        `is_called` says whether another rank waits for this one (see `Agreement.is_called`).
+        `is_called` says whether another rank waits for this one (see `Agreement.is_called`). `steps_of` gives the
+        optimizer steps behind one of the engine's versions, which is what completions carry from here on.
 
         Where completions were `already_sampled`, they must be those of `groups`, and nothing is asked of the engine.
         Raises what `RolloutEngine.submit` raises.
         """
         self.groups = list(groups)
         self.needs_weights = False  # how the last `run` ended
-        self._engine, self._arrived, self._is_called = engine, arrived, is_called
+        self._engine, self._arrived, self._is_called, self._steps_of = engine, arrived, is_called, steps_of
         self._places = {group.request.group_id: group.first for group in groups}
         self._total = sum(group.request.n for group in groups)
         self._completions: dict[int, Completion] = {}
@@ -76,7 +79,7 @@ class Flight:
             if self.needs_weights or call == ENDING:
                 return
             for completion in self._engine.poll():
-                self._arrive(completion)
+                self._arrive(replace(completion, weight_version=self._steps_of(completion.weight_version)))
 
     def start(self) -> None:
         """`run` beside this thread."""

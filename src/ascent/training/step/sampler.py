@@ -38,8 +38,12 @@ class TrainedWeights(Protocol):
     """The weights that are being trained, as the sampler sees them."""
 
     @property
-    def version(self) -> int:
+    def steps(self) -> int:
         """How many optimizer steps made them."""
+        ...
+
+    def content(self) -> str:
+        """A digest of them, which any change changes, whoever made it."""
         ...
 
     def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
@@ -68,16 +72,18 @@ class Sampler:
         receiver of their own. `progress(done, total)` is told how many of a generation have ended on this rank."""
         self._engine, self._weights, self._agreement, self._clock = engine, weights, agreement, clock
         self._decode, self._receive, self._progress = decode, receive, progress
-        self._version_in_engine: int | None = None
+        self._in_engine: tuple[int, str] | None = None  # optimizer steps and content of what the engine holds
+        self._deliveries: list[int] = []  # optimizer steps of each; the engine's versions are places in this list
         self._ahead: Flight | None = None
         self._from_checkpoint: list[Completion] | None = None
         self._dropped = 0
 
     def sync(self) -> None:
         """Move the current weights into the engine, unless it has them. Collective over all ranks."""
-        if self._weights.version != self._version_in_engine:
+        current, changed = self._compare()
+        if changed:
             self.finish_ahead()  # it ends with the weights that it began with
-            self._deliver()
+            self._deliver(current, changed)
 
     def sample(self, groups: Sequence[LocalGroup], receive: Receive | None = None) -> list[Completion]:
         """Sample all groups, or take them from what was sampled ahead. In order of their places in the local batch.
@@ -154,7 +160,9 @@ class Sampler:
             receive(place, rows[place], self._decode(completion.token_ids))
             self._progress(arrived, total)
 
-        return Flight(self._engine, groups, arrive, self._agreement.is_called, already_sampled)
+        return Flight(
+            self._engine, groups, arrive, self._agreement.is_called, self._deliveries.__getitem__, already_sampled
+        )
 
     def _finish(self, flight: Flight) -> list[Completion]:
         """Wait for a flight, bringing weights to servers that lost theirs. All ranks go on or end alike."""
@@ -162,12 +170,23 @@ class Sampler:
         with self._clock.phase("generate"):
             flight.join()
             while self._agreement.settle(_what_ended(flight), repeated):
-                self._deliver()
+                self._deliver(*self._compare())
         return flight.completions()
 
-    def _deliver(self) -> None:
-        """Bring the weights into the engine, as often as the table of retries says. Collective."""
-        version = self._weights.version
+    def _compare(self) -> tuple[tuple[int, str], bool]:
+        """The steps and the content of the weights, and whether any rank's differ from what the engine was given.
+        Collective."""
+        current = (self._weights.steps, self._weights.content())
+        return current, self._agreement.ranks.any_rank(current != self._in_engine)
+
+    def _deliver(self, current: tuple[int, str], changed: bool) -> None:
+        """Bring the weights into the engine, as often as the table of retries says. Collective.
+
+        Weights that `changed` get a version of their own: optimizer steps don't tell them apart.
+        """
+        if changed:
+            self._deliveries.append(current[0])
+        version = len(self._deliveries) - 1
         repeated: Counter[type[Exception]] = Counter()
         with self._clock.phase("sync"):
             canary = self._weights.canary()
@@ -181,7 +200,7 @@ class Sampler:
                     failure = error
                 if not self._agreement.settle(failure, repeated):
                     break
-        self._version_in_engine = version
+        self._in_engine = current
 
 
 class _Walk:

@@ -189,7 +189,7 @@ class Dispatcher:
             self._doubt(member)
             return 0.0
         member.answers += 1
-        return self._judge(answer, job, member, version)
+        return self._file(answer, job, member, version)
 
     def _landed(self, member: Member, flight: asyncio.Task[float | None]) -> None:
         """Queue a completion again that wasn't sampled. (A cancelled task may not have run at all.)"""
@@ -204,7 +204,7 @@ class Dispatcher:
             self._waiting.appendleft(job)
         self._dispatch()
 
-    def _judge(self, answer: Answer, job: Job, member: Member, version: int) -> float | None:
+    def _file(self, answer: Answer, job: Job, member: Member, version: int) -> float | None:
         """File a completion, or say after how many seconds to try again."""
         if answer.status == 200:
             try:

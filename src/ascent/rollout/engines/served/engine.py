@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineLostError, WeightSyncError, WeightTransferError, check_length
+from ascent.rollout.engine import (
+    Canary,
+    EngineLostError,
+    EnginePlace,
+    WeightSyncError,
+    WeightTransferError,
+    check_length,
+)
 from ascent.rollout.engines.served.dispatch import Dispatcher
 from ascent.rollout.engines.served.http_thread import HttpThread
 from ascent.rollout.engines.served.jobs import jobs_of
@@ -42,18 +49,23 @@ class ServedEngine:
     `update_weights` (see `needs_weights`). Raises EngineLostError, from any method, when the service won't come back.
     """
 
+    place = EnginePlace.ELSEWHERE
+
     def __init__(
         self,
         address: ServiceAddress,
         delivery: WeightDelivery | None,
         *,
         holder_name: str,
+        dtype: str = "bfloat16",
         hold: str | None = None,
         sends_weights: bool = True,
         connect_seconds: float = 60.0,
         patience: float = 600.0,
     ) -> None:
         """Take the service, or join it with the `hold` of the process that took it.
+
+        `dtype` is what its servers compute in, where its address doesn't say.
 
         `patience` is how many seconds without an answer of any server end a training with a service on another machine
         (what happens on this one is known). Raises InputError when another training holds the service or the token is
@@ -64,6 +76,7 @@ class ServedEngine:
         if not sends_weights and hold is None:
             raise ValueError("a process that joins needs the hold of the one that sends weights")
         self.hold = hold or secrets.token_hex(16)
+        self.dtype = address.dtype or dtype
         if address.folder is not None and not address.folder.exists():
             address = replace(address, folder=None)  # another machine's, told by the process that took the service
         self._address, self._delivery = address, delivery

@@ -1,7 +1,7 @@
 """The last step of verification: does the whole model give known sequences the log-probabilities it should?
 
 Sampler and trainer never agree to the last bit, so how far they may differ is learned: from the first delivery that
-was clean otherwise, growing slowly with later ones, and never beyond a ceiling.
+was clean otherwise, growing slowly with later ones, and never beyond what `expected_differences` calls wrong.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from dataclasses import dataclass
 
 from ascent.rollout.engine import Canary
 from ascent.rollout.weights.control import ControlPlane
+from ascent.rollout.weights.verify.expected_differences import expected_difference
 
-# dtype -> mean |difference| that is never an alarm, and one that always is
-_FLOOR = {"float32": 1e-3, "float16": 5e-3, "bfloat16": 2e-2}
-_CEILING = {"float32": 0.05, "float16": 0.15, "bfloat16": 0.3}
 _MARGIN = 4.0  # over what was seen when all was well
 _GROWTH = 1.1  # of what counts as seen, at most, from one delivery to the next
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """Mean |trainer - server| over all positions, and what was allowed."""
+    """Mean |trainer - sampler| over all positions, and what was allowed."""
 
     mean: float
     allowed: float
@@ -35,33 +33,39 @@ class CanaryResult:
 
 
 class CanaryTolerance:
-    """How far a server may differ from the trainer: learned over all servers of a run."""
+    """How far an engine may differ from the trainer: learned over all engines of a run."""
 
-    def __init__(self, dtype: str) -> None:
-        self._floor, self._ceiling = _FLOOR[dtype], _CEILING[dtype]
+    def __init__(self, sampler_dtype: str) -> None:
+        self._sampler_dtype = sampler_dtype
         self._usual: float | None = None
 
-    def check(self, mean: float) -> CanaryResult:
-        """Whether one server's mean difference is allowed; one that is counts for what is usual from now on."""
-        allowed = self._ceiling
+    def check(self, mean: float, trainer_dtype: str) -> CanaryResult:
+        """Whether one engine's mean difference is allowed; one that is counts for what is usual from now on."""
+        expected = expected_difference(self._sampler_dtype, trainer_dtype)
+        allowed = expected.wrong
         if self._usual is not None:
-            allowed = min(self._ceiling, max(self._floor, _MARGIN * self._usual))
+            allowed = min(expected.wrong, max(expected.usual, _MARGIN * self._usual))
         result = CanaryResult(mean, allowed)
         if result.agrees:
             self._usual = mean if self._usual is None else max(self._usual, min(mean, self._usual * _GROWTH))
         return result
 
 
-def difference(replica: ControlPlane, canary: Canary, timeout: float) -> float:
-    """Mean |trainer - server| log-probability over the positions of all sequences; NaN when one is not a number."""
-    with ThreadPoolExecutor(max(1, len(canary.sequences)), thread_name_prefix="ascent-canary") as pool:
-        answers = list(pool.map(lambda sequence: _prompt_logps(replica, sequence, timeout), canary.sequences))
+def mean_difference(canary: Canary, found: Sequence[Sequence[float]]) -> float:
+    """Mean |trainer - sampler| log-probability over the positions of all sequences; NaN when one is not a number."""
     differences = [
-        abs(trainer - server)
-        for expected, found in zip(canary.logps, answers, strict=True)
-        for trainer, server in zip(expected, found, strict=True)
+        abs(trainer - sampler)
+        for expected, given in zip(canary.logps, found, strict=True)
+        for trainer, sampler in zip(expected, given, strict=True)
     ]
     return math.fsum(differences) / max(1, len(differences))
+
+
+def difference(replica: ControlPlane, canary: Canary, timeout: float) -> float:
+    """`mean_difference` of one server."""
+    with ThreadPoolExecutor(max(1, len(canary.sequences)), thread_name_prefix="ascent-canary") as pool:
+        answers = list(pool.map(lambda sequence: _prompt_logps(replica, sequence, timeout), canary.sequences))
+    return mean_difference(canary, answers)
 
 
 def _prompt_logps(replica: ControlPlane, sequence: Sequence[int], timeout: float) -> list[float]:

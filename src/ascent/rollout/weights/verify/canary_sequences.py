@@ -18,8 +18,9 @@ def canary_sequences(prompts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...],
     return tuple(ends)[:SEQUENCES]
 
 
-def measure(model: Any, sequences: tuple[tuple[int, ...], ...]) -> Canary:
-    """The log-probabilities that the model's present weights give to `sequences` (N of them, at most T tokens).
+def measure(model: Any, sequences: tuple[tuple[int, ...], ...], dtype: str) -> Canary:
+    """The log-probabilities that the model's present weights give to `sequences` (N of them, at most T tokens),
+    computed in `dtype`.
 
     Collective with a sharded model. It runs on the device where the model is (the host, for a model that training will
     shard), and leaves the model in the mode that it found.
@@ -45,4 +46,5 @@ def measure(model: Any, sequences: tuple[tuple[int, ...], ...]) -> Canary:
         tuple(
             tuple(logps_T[: len(sequence) - 1].tolist()) for logps_T, sequence in zip(logps_NT, sequences, strict=True)
         ),
+        dtype,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ascent.training.records.batch import BatchRecord
+from ascent.training.records.metrics.biased_ratio import BIASED_RATIO
 from ascent.training.records.metrics.dropped_completions import DROPPED_COMPLETIONS
 from ascent.training.records.metrics.pass_rate import PASS_RATE
 from ascent.training.records.metrics.staleness import STALENESS
@@ -16,6 +17,7 @@ METRICS = (
     PASS_RATE,
     STALENESS,
     DROPPED_COMPLETIONS,
+    BIASED_RATIO,
 )
 
 

@@ -1,0 +1,123 @@
+"""What a trainer asks of its engine before it trains, and the sampler that it samples with."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from typing import Any
+
+import torch
+
+from ascent.errors import InputError
+from ascent.rewards.base import start_rewards
+from ascent.rollout.engine import EnginePlace, EngineSettings, RolloutEngine
+from ascent.rollout.narrowed_sampling import narrowing
+from ascent.rollout.weights.adapters import refuse_unmergeable
+from ascent.rollout.weights.parameters import PolicyWeights, computing_dtype
+from ascent.rollout.weights.verify.canary_sequences import canary_sequences
+from ascent.rollout.weights.verify.expected_differences import expected_difference
+from ascent.tables import ENGINES, load
+from ascent.training.step.sampler import Sampler, print_on_stderr
+from ascent.training.step.sampler_difference import SamplerDifference
+
+_LOOKED_AT = 8  # prompts of the dataset, for the canary
+
+
+# an engine, or how one is built: vLLM's settings, or a name of `ascent.tables.ENGINES`
+Chosen = RolloutEngine | EngineSettings | str
+
+
+def check_staleness(staleness: int, engine: Chosen, *, plain: bool) -> None:
+    """Raise InputError for a staleness that the engine, or any, can't have."""
+    if staleness not in (0, 1):
+        raise InputError(
+            f"staleness={staleness}: should be 0 (sampled in turns with training) or 1 (one generation ahead)"
+        )
+    if staleness == 0:
+        return
+    if plain:
+        raise InputError("staleness=1 contradicts plain=True, which is TRL's own path", "Leave one of them out.")
+    place = _place(engine)
+    if place is not EnginePlace.ELSEWHERE:
+        raise InputError(
+            f"staleness=1: the next generation is sampled while this one trains, but this engine samples {place.value}",
+            "Sample with servers: rollout.mode=server, or engine=ascent.connect(SERVICE).",
+        )
+
+
+def _place(engine: Chosen) -> EnginePlace:
+    if isinstance(engine, EngineSettings):
+        return EnginePlace.TRAINERS_PROCESS
+    place: EnginePlace = (load(ENGINES, engine) if isinstance(engine, str) else engine).place
+    return place
+
+
+def check_adapters(model: Any, engine: Chosen) -> None:
+    """Raise InputError for adapters of `model` that the engine would sample otherwise than they are trained."""
+    if _place(engine) is not EnginePlace.TRAINERS_MODEL:
+        refuse_unmergeable(model)
+
+
+def sampler_for(trainer: Any, engine: RolloutEngine, *, verify: bool) -> Sampler:
+    """The sampler of a trainer; with `verify` a canary goes with the weights to an engine that has its own."""
+    decoder = copy.deepcopy(trainer._tokenizer)  # a tokenizer serves one thread at a time
+    own_weights = engine.place is not EnginePlace.TRAINERS_MODEL
+    sequences: tuple[tuple[int, ...], ...] = ()
+    if verify and own_weights:
+        rows: Any = trainer.train_dataset
+        sequences = canary_sequences(trainer._prompt_ids(itertools.islice(iter(rows), _LOOKED_AT)))
+    weights = PolicyWeights(
+        trainer.model,
+        trainer.accelerator,
+        trainer.processing_class,
+        steps_done=lambda: trainer.state.global_step,
+        digested=own_weights,
+        canary_sequences=sequences,
+    )
+    return Sampler(
+        engine,
+        weights,
+        trainer.agreement,
+        trainer._clock,
+        decode=functools.partial(decoder.decode, skip_special_tokens=True),
+        receive=lambda place, row, text: start_rewards(trainer.reward_funcs, row, text),
+        progress=trainer._recorder.sampled if trainer._recorder is not None else lambda done, total: None,
+    )
+
+
+def difference_check(trainer: Any, engine: RolloutEngine, *, verify: bool) -> SamplerDifference | None:
+    """What checks the sampled completions' log-probabilities; None where they differ rightly, or aren't known."""
+    corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+    if not verify or not corrected or biased_by(trainer) or _drops_out(trainer.model):
+        return None
+    computing = computing_dtype(trainer.model, trainer.accelerator)
+    return SamplerDifference(
+        expected_difference(engine.dtype, computing),
+        f"sampler {engine.dtype}, trainer {computing}",
+        trainer.agreement,
+        print_on_stderr if trainer.accelerator.is_main_process else lambda text: None,
+    )
+
+
+def biased_by(trainer: Any) -> tuple[str, ...]:
+    """The sampling settings that bias the importance ratios of this training."""
+    corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+    return narrowing(trainer.sampling()) if corrected else ()
+
+
+def tell_bias(trainer: Any) -> tuple[str, ...]:
+    """`biased_by`, said once on stderr."""
+    found = biased_by(trainer)
+    if found and trainer.accelerator.is_main_process:
+        print_on_stderr(
+            f"note: {', '.join(found)}: vLLM gives log-probabilities of the distribution that is left, the trainer "
+            "those of the whole policy, so importance sampling ratios come out too small and the loss is weighted by "
+            "them; sample from the whole policy where that matters"
+        )
+    return found
+
+
+def _drops_out(model: Any) -> bool:
+    """Whether training's own forward passes are random, so that they differ from the sampler's."""
+    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
