@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
@@ -35,17 +36,18 @@ from ascent.rollout.weights.verify.canary_sequences import canary_sequences
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
 from ascent.training.arguments import default_arguments
 from ascent.training.checkpoint import sampled_ahead
-from ascent.training.engines.building import build_engine, context, needs_of, standing_servers
+from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.records.batch import BatchRecord, none_if_nan
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.sampling_settings import sampling_settings
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, Sampler, print_on_stderr
-from ascent.training.trl_path import takes_trl_path, without_engine
+from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
 from ascent.types import Completion, Sampling
 
 
@@ -92,11 +94,16 @@ class GRPOTrainer(TRLTrainer):
         )
         self._recorder, self._run_name = recorder, run_name
         self._algorithm: Algorithm = algorithm or GRPO()
-        if not self._plain and not (engine is None or isinstance(engine, str)):
-            args.use_vllm = True
-        if engine is None and not self._plain and args.use_vllm and args.vllm_mode == "server":
+        if engine is not None:  # another than vLLM's must be named
+            args.use_vllm = not isinstance(engine, str) or engine == "vllm"
+        standing = engine is None and args.use_vllm and args.vllm_mode == "server"
+        self._served = standing or not (engine is None or isinstance(engine, (EngineSettings, str)))
+        samples = "server" if self._served else "colocate" if args.use_vllm else "transformers"
+        for note in () if self._plain else check_settings(args, samples):
+            if args.process_index == 0:
+                print_on_stderr(f"note: {note}")
+        if standing and not self._plain:
             engine = standing_servers(args)
-        self._served = engine is not None and not isinstance(engine, (EngineSettings, str))
         keep_float_masks()
         # Without this TRL lets every process of a multi-NPU run spread its model over all NPUs.
         init_kwargs: Any = args.model_init_kwargs or {}
@@ -199,8 +206,7 @@ class GRPOTrainer(TRLTrainer):
         decoder = copy.deepcopy(self._tokenizer)  # a tokenizer serves one thread at a time
         sequences: tuple[tuple[int, ...], ...] = ()
         if self._served:
-            rows: Any = self.train_dataset
-            sequences = canary_sequences(self._prompt_ids(rows[place] for place in range(min(8, len(rows)))))
+            sequences = canary_sequences(self._first_prompts(), self._tokenizer, self.model.config.get_text_config())
         weights = PolicyWeights(
             self.model,
             self.accelerator,
@@ -217,6 +223,11 @@ class GRPOTrainer(TRLTrainer):
             receive=lambda place, row, text: start_rewards(self.reward_funcs, row, text),
             progress=self._recorder.sampled if self._recorder is not None else lambda done, total: None,
         )
+
+    def _first_prompts(self) -> list[list[int]]:
+        """Some prompts of the dataset; none of a stream, which is left as it is."""
+        rows: Any = self.train_dataset
+        return self._prompt_ids(rows[place] for place in range(min(8, len(rows)))) if isinstance(rows, Dataset) else []
 
     def _groups(
         self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str
@@ -256,17 +267,7 @@ class GRPOTrainer(TRLTrainer):
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The sampling settings of `args`."""
-        extra: Any = self.args.generation_kwargs or {}
-        return Sampling(
-            max_tokens=int(self.max_completion_length or context(self.model)),
-            temperature=0.0 if greedy else self.temperature,
-            top_p=1.0 if greedy else self.top_p,
-            top_k=0 if greedy else self.top_k,
-            min_p=0.0 if greedy else self.min_p or 0.0,
-            repetition_penalty=self.repetition_penalty,
-            stop_token_ids=tuple(self.eos_token_ids) if self.use_vllm else (),
-            extra=tuple(extra.items()),
-        )
+        return sampling_settings(self, greedy=greedy)
 
     def record_evaluation(self, batches: Sequence[BatchRecord], generation: int) -> None:
         """Keep the completions of an evaluation."""

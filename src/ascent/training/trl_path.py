@@ -16,6 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
+from ascent import trl_fields
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.trl_on_npu import refuse_on_npu
@@ -65,6 +66,21 @@ def takes_trl_path(
             stacklevel=3,
         )
     return True
+
+
+def check_settings(args: TRLConfig, engine: trl_fields.Engine) -> list[str]:
+    """Sentences about settings that mean nothing on Ascent's path when `engine` samples.
+
+    Raises InputError for those that would be lost (`ascent.trl_fields`).
+    """
+
+    def setting(name: str) -> Any:
+        return getattr(args, name, trl_fields.FIELDS[name].usual)
+
+    refused = trl_fields.refusals(setting, engine)
+    if refused:
+        raise InputError("; ".join(refused), "docs/trl-fields.md says what becomes of each setting.")
+    return trl_fields.without_meaning(setting, engine)
 
 
 @contextlib.contextmanager
