@@ -10,7 +10,8 @@ from ascent.types import Sampling
 
 # transformers' name of what Sampling names otherwise
 _MAX_NEW_TOKENS = "max_new_tokens"
-_NOT_GREEDY = ("do_sample", "num_beams")  # of transformers: they would make something else of a greedy completion
+# of transformers: they would make something else of a greedy completion, or say again how to sample
+_NOT_GREEDY = ("do_sample", "num_beams", "temperature", "top_p", "top_k", "min_p")
 
 
 def sampling_settings(trainer: Any, *, greedy: bool = False) -> Sampling:
@@ -21,9 +22,10 @@ def sampling_settings(trainer: Any, *, greedy: bool = False) -> Sampling:
     """
     extra = _for_vllm(trainer) if trainer.use_vllm else _for_transformers(trainer)
     own = {field.name for field in dataclasses.fields(Sampling)} - {"extra"}
-    given = {name: extra.pop(name) for name in list(extra) if name in own}
-    kept = {name: value for name, value in given.items() if value is not None}  # None: the engine's neutral value
-    settings = Sampling(**{"max_tokens": None, **kept}, extra=tuple(extra.items()))
+    longest = extra.pop("max_tokens")
+    # None is the engine's to understand: transformers takes its own default for it
+    given = {name: extra.pop(name) for name in list(extra) if name in own and extra[name] is not None}
+    settings = Sampling(longest, **given, extra=tuple(extra.items()))
     if not greedy:
         return settings
     rest = tuple((name, value) for name, value in settings.extra if name not in _NOT_GREEDY)
@@ -39,9 +41,13 @@ def _for_transformers(trainer: Any) -> dict[str, Any]:
         "bos_token_id": trainer._tokenizer.bos_token_id,
         "eos_token_id": trainer.eos_token_ids,
         "do_sample": True,
-        "cache_implementation": None,
     }
-    return {name: value for name, value in settings.items() if name not in known or known[name] != value}
+    unset = {"min_p", "cache_implementation"} - set(trainer.args.generation_kwargs or {})  # None in TRL's fields
+    return {
+        name: value
+        for name, value in settings.items()
+        if (name not in known or known[name] != value) and not (name in unset and value is None)
+    }
 
 
 def _for_vllm(trainer: Any) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def _for_vllm(trainer: Any) -> dict[str, Any]:
         "temperature": trainer.temperature,
         "top_p": trainer.top_p,
         "top_k": trainer.top_k,
-        "min_p": trainer.min_p,
+        "min_p": trainer.min_p or 0.0,
         "repetition_penalty": trainer.repetition_penalty,
         **(args.generation_kwargs or {}),
     }

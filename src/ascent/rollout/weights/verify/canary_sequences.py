@@ -28,9 +28,8 @@ def canary_sequences(
     `config` is the model's (of its text part): its vocabulary and its context limit what can be asked. Fewer sequences
     come back only for a vocabulary in which there are no more.
     """
-    longest = min(
-        LONGEST, (getattr(config, "max_position_embeddings", None) or LONGEST + 1) - 1
-    )  # a server adds a token of its own
+    context = getattr(config, "max_position_embeddings", None) or LONGEST + 1
+    longest = min(LONGEST, context - 1)  # a server adds a token of its own
     ends = [tuple(prompt[-longest:]) for prompt in prompts]
     if len(_told_apart(ends, count)) < count:
         short = min(_SHORT, longest)
