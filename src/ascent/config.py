@@ -13,7 +13,7 @@ from typing import Any
 
 import pydantic
 
-from ascent import config_file, renamed
+from ascent import config_file, renamed, trl_fields
 from ascent.errors import InputError
 from ascent.sections import (
     AlgorithmSection,
@@ -85,15 +85,7 @@ _TRL_VLLM = {
     "vllm_server_base_url": ("rollout.server", None),
     "vllm_tensor_parallel_size": ("rollout.tensor_parallel_size", None),
 }
-# settings of TRL's engine that ours does not have, with the value that means "not used"
-_ONLY_PLAIN = {
-    "vllm_enable_sleep_mode": False,
-    "vllm_structured_outputs_regex": None,
-    "vllm_server_host": None,
-    "vllm_server_port": None,
-    "vllm_server_timeout": None,
-    "vllm_group_port": None,
-}
+_TRL_SERVER = ("vllm_server_host", "vllm_server_port")  # a run names its service by URL or name
 _ONLY_SERVER = ("server", "replicas", "tensor_parallel_size", "server_devices", "staleness", "transport")
 
 
@@ -274,15 +266,25 @@ def _contradictions(config: RunConfig) -> list[str]:
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")
     if not config.trainer.get("plain"):
         problems += [
-            f"trainer.{key}={config.trainer[key]!r} is not available with Ascent's engine; "
-            + ("name the service in rollout.server" if key.startswith("vllm_server") else "leave it out")
-            + ", or take TRL's own path with trainer.plain=true"
-            for key, usual in _ONLY_PLAIN.items()
-            if config.trainer.get(key, usual) != usual
+            f"trainer.{key}={config.trainer[key]!r}: name the service in rollout.server"
+            for key in _TRL_SERVER
+            if key in config.trainer
+        ]
+        problems += [
+            f"trainer.{refused}; or take TRL's own path with trainer.plain=true"
+            for refused in trl_fields.refusals(
+                lambda name: config.trainer.get(name, trl_fields.FIELDS[name].usual), _engine_of(config.rollout)
+            )
         ]
     if "output_dir" in config.trainer:
         problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
     return problems + _rollout_contradictions(config)
+
+
+def _engine_of(rollout: RolloutSection) -> trl_fields.Engine:
+    if rollout.mode == "server":
+        return "server"
+    return "colocate" if rollout.engine == "vllm" else "transformers"
 
 
 def _rollout_contradictions(config: RunConfig) -> list[str]:

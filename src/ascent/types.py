@@ -48,7 +48,7 @@ class Sampling:
     `extra` holds further parameters of the engine in use (TRL's `generation_kwargs`).
     """
 
-    max_tokens: int
+    max_tokens: int | None  # None: as many as the engine's context leaves room for
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: all tokens

@@ -93,7 +93,7 @@ def test_unknown_keys_are_refused_with_place_and_nearest_name(tmp_path: Path) ->
         ("rollout.staleness=1", "rollout.staleness=1 means something only with rollout.mode=server"),
         ("rollout.replicas=2", "rollout.replicas=2 means something only with rollout.mode=server"),
         ("trainer.vllm_server_port=8000", "name the service in rollout.server"),
-        ("trainer.vllm_enable_sleep_mode=true", "trainer.vllm_enable_sleep_mode=True is not available"),
+        ("trainer.vllm_enable_sleep_mode=true", "trainer.vllm_enable_sleep_mode=True: the engine keeps its memory"),
         ("max_steps", "argument 'max_steps': expected section.key=value"),
         ("trainer=3", "trainer: should be a valid dictionary"),
     ],

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.test_served import FarEngine, train
+from tests.far_engine import FarEngine
+from tests.training.test_served import train
 
 from ascent.rollout.engine import WeightMismatchError
 from ascent.rollout.narrowed_sampling import narrowing

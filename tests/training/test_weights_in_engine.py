@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.far_engine import FarEngine
 from tests.small_trainer import make_trainer
-from tests.training.test_served import FarEngine, train
+from tests.training.test_served import train
 
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ascent.errors import InputError
 from ascent.types import Completion, EngineStats, RolloutRequest
 
 if TYPE_CHECKING:
@@ -181,11 +182,18 @@ class EngineNeeds:
 
 
 def check_length(request: RolloutRequest, max_model_len: int) -> None:
-    """Raise PromptTooLongError when the request does not fit into `max_model_len` tokens."""
-    needed = len(request.prompt_ids) + request.sampling.max_tokens
+    """Raise PromptTooLongError when the request does not fit into `max_model_len` tokens, InputError for a prompt
+    without any token."""
+    if not request.prompt_ids:
+        raise InputError(
+            f"group {request.group_id}: the prompt has no tokens, so there is nothing to go on from",
+            "Leave empty prompts out of the dataset, or use a tokenizer that begins a text with a token.",
+        )
+    longest = 1 if request.sampling.max_tokens is None else request.sampling.max_tokens
+    needed = len(request.prompt_ids) + longest
     if needed > max_model_len:
         raise PromptTooLongError(
             f"group {request.group_id}: a prompt of {len(request.prompt_ids)} tokens and a completion of up to "
-            f"{request.sampling.max_tokens} need {needed} tokens, but the engine's context is {max_model_len}. "
+            f"{longest} need {needed} tokens, but the engine's context is {max_model_len}. "
             "Raise rollout.max_model_len, lower trainer.max_completion_length, or set tasks.max_prompt_tokens."
         )

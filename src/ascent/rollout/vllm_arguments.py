@@ -43,6 +43,7 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
 
 def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
     """Keyword arguments of vLLM's `SamplingParams` for one completion with its sampled tokens' log-probabilities."""
+    extra = dict(sampling.extra)
     return {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
@@ -53,6 +54,6 @@ def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
         "stop_token_ids": list(sampling.stop_token_ids),
         "seed": seed,
         "logprobs": 0,  # the sampled token's own
-        "detokenize": False,
-        **dict(sampling.extra),
+        "detokenize": bool(extra.get("stop")),  # strings that end a completion are looked for in its text
+        **extra,
     }

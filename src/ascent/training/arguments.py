@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
+from trl.trainer.utils import get_config_model_id
 
 
 @dataclass
@@ -21,3 +23,9 @@ class GRPOConfig(TRLConfig):
     seeded_sampling: bool = field(
         default=False, metadata={"help": "Give every completion of the vLLM engine a seed of its own."}
     )
+
+
+def default_arguments(model: Any) -> GRPOConfig:
+    """The arguments of a trainer that is given none: TRL's, in a folder named after the model."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    return GRPOConfig(f"{name.split('/')[-1]}-GRPO")

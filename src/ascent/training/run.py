@@ -77,7 +77,7 @@ def train(
         config.tasks,
         tokenizer,
         context=config.rollout.max_model_len or context,
-        completion=_longest_completion(args),
+        completion=args.max_completion_length or 1,
         shown=config.tracking.eval_tasks if config.tracking.evaluate else 0,
     )
     for note in tasks.notes:
@@ -245,7 +245,7 @@ def _engine(
         model_dtype=_model_dtype(args),
         batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
         longest_prompt=tasks.longest_prompt,
-        completion=_longest_completion(args),
+        completion=args.max_completion_length or context,
         context=context,
         num_processes=args.world_size,
     )
@@ -269,12 +269,6 @@ def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:
             f"({args.generation_batch_size} completions / num_generations={args.num_generations})",
             "Lower trainer.per_device_train_batch_size, or add tasks.",
         )
-
-
-def _longest_completion(args: GRPOConfig) -> int:
-    if args.max_completion_length is None:
-        raise InputError("trainer.max_completion_length must be given: it says how much room a completion needs")
-    return args.max_completion_length
 
 
 def _model_dtype(args: GRPOConfig) -> str:

@@ -9,6 +9,7 @@ backward and optimizer step are TRL's, unchanged. What is overridden is listed i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -21,32 +22,31 @@ import torch
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
-from ascent import devices
+from ascent import devices, trl_fields
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
 from ascent.compat.float_masks import keep_float_masks
-from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
-from ascent.training.arguments import GRPOConfig
+from ascent.training.arguments import default_arguments
 from ascent.training.checkpoint import sampled_ahead
-from ascent.training.engines.building import build_engine, context, needs_of, standing_servers
+from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import check_adapters, check_staleness, difference_check, sampler_for, tell_bias
 from ascent.training.records.batch import BatchRecord, none_if_nan
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.sampling_settings import sampling_settings
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
+from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
 from ascent.types import Completion, Sampling
-
-_TAKE_PLAIN = "Set plain=True in GRPOConfig to take TRL's own path."
 
 
 class GRPOTrainer(TRLTrainer):
@@ -55,9 +55,9 @@ class GRPOTrainer(TRLTrainer):
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
     and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the loss (default: GRPO,
-    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. Without
-    `verify` nobody compares what sampler and trainer compute. With `args.plain`
-    everything is TRL's.
+    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. Without `verify`
+    nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is for `tools`,
+    `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
     `agreement.ended_with`.
@@ -81,26 +81,36 @@ class GRPOTrainer(TRLTrainer):
         verify: bool = True,
         **keywords: Any,
     ) -> None:
-        """Raises InputError for what only TRL's own path can do (tools, environments, rollout functions), and for a
-        staleness or adapters that the engine can't have."""
-        args = copy.copy(args) if args is not None else GRPOConfig("grpo")
-        self._plain = bool(getattr(args, "plain", False))
+        """Raises InputError for settings, a staleness or adapters that can't be had."""
+        args = copy.copy(args) if args is not None else default_arguments(model)
+        self._plain = takes_trl_path(
+            args,
+            (model, reward_funcs, args, *positional),
+            keywords,
+            engine=engine,
+            staleness=staleness,
+            algorithm=algorithm,
+        )
         self._recorder, self._run_name = recorder, run_name
         self._algorithm: Algorithm = algorithm or GRPO()
-        wants_vllm = args.use_vllm if engine is None or isinstance(engine, str) else True
-        if engine is None and not self._plain and wants_vllm and args.vllm_mode == "server":
+        if engine is not None:  # another than vLLM's must be named
+            args.use_vllm = not isinstance(engine, str) or engine == "vllm"
+        standing = engine is None and args.use_vllm and args.vllm_mode == "server"
+        self._served = standing or not (engine is None or isinstance(engine, (EngineSettings, str)))
+        samples: trl_fields.Engine = "server" if self._served else "colocate" if args.use_vllm else "transformers"
+        for note in () if self._plain else check_settings(args, samples):
+            if args.process_index == 0:
+                print_on_stderr(f"note: {note}")
+        if standing and not self._plain:
             engine = standing_servers(args)
-        chosen = engine if engine is not None else "vllm" if wants_vllm else "transformers"
+        chosen = engine if engine is not None else "vllm" if args.use_vllm else "transformers"
         check_staleness(staleness, chosen, plain=self._plain)
-        if not self._plain:
-            _refuse_what_only_trl_can(args, keywords)
-            args.use_vllm = False  # TRL must not build an engine of its own
         keep_float_masks()
-        refuse_on_npu(args)
         # Without this TRL lets every process of a multi-NPU run spread its model over all NPUs.
         init_kwargs: Any = args.model_init_kwargs or {}
         args.model_init_kwargs = {"device_map": None, **init_kwargs}
-        super().__init__(model, reward_funcs, args, *positional, **keywords)
+        with contextlib.nullcontext() if self._plain else without_engine():
+            super().__init__(model, reward_funcs, args, *positional, **keywords)
         ranks = Ranks(self.accelerator.process_index, self.accelerator.num_processes)
         self.agreement = Agreement(ranks, print_on_stderr)
         self._clock = StepClock(devices.synchronize)
@@ -117,7 +127,6 @@ class GRPOTrainer(TRLTrainer):
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         if not self._plain:
-            self.use_vllm = self.args.use_vllm = wants_vllm  # from here on: importance sampling correction
             check_adapters(self.model, chosen)
             if isinstance(chosen, (EngineSettings, str)):
                 name, settings = (chosen, None) if isinstance(chosen, str) else ("vllm", chosen)
@@ -175,7 +184,10 @@ class GRPOTrainer(TRLTrainer):
                     prompt_ids, images, multimodal_fields, num_generations, has_tool_images
                 )
         if images is not None:
-            raise InputError("images in prompts: not available with Ascent's engine in this version", _TAKE_PLAIN)
+            raise InputError(
+                "images in prompts: not available with Ascent's engine in this version",
+                "Set plain=True in GRPOConfig to take TRL's own path.",
+            )
         assert self._batch is not None
         rows = self._batch.rows
         self._batch.groups = self._groups(prompt_ids, rows, num_generations, self._batch.label)
@@ -234,17 +246,7 @@ class GRPOTrainer(TRLTrainer):
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The sampling settings of `args`."""
-        extra: Any = self.args.generation_kwargs or {}
-        return Sampling(
-            max_tokens=int(self.max_completion_length or context(self.model)),
-            temperature=0.0 if greedy else self.temperature,
-            top_p=1.0 if greedy else self.top_p,
-            top_k=0 if greedy else self.top_k,
-            min_p=0.0 if greedy else self.min_p or 0.0,
-            repetition_penalty=self.repetition_penalty,
-            stop_token_ids=tuple(self.eos_token_ids) if self.use_vllm else (),
-            extra=tuple(extra.items()),
-        )
+        return sampling_settings(self, greedy=greedy)
 
     def record_evaluation(self, batches: Sequence[BatchRecord], generation: int) -> None:
         """Keep the completions of an evaluation."""
@@ -369,17 +371,6 @@ class GRPOTrainer(TRLTrainer):
             self._resume_point = state
             if not self._plain:
                 self._sampler.keep(sampled_ahead.load(Path(checkpoint), self.accelerator.process_index))
-
-
-def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None:
-    only_plain = [name for name in ("tools", "rollout_func", "environment_factory") if keywords.get(name)]
-    if args.use_transformers_continuous_batching:
-        only_plain.append("use_transformers_continuous_batching")
-    if only_plain:
-        raise InputError(
-            f"{', '.join(only_plain)}: not available with Ascent's engine in this version",
-            _TAKE_PLAIN,
-        )
 
 
 def _number(value: Any) -> float | None:

@@ -145,10 +145,13 @@ class ColocatedEngine:
 
 def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+    arguments = sampling_arguments(sampling, seed)
     try:
-        return SamplingParams(**sampling_arguments(sampling, seed), output_kind=RequestOutputKind.FINAL_ONLY)
+        if isinstance(structure := arguments.get("structured_outputs"), dict):
+            arguments["structured_outputs"] = StructuredOutputsParams(**structure)
+        return SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
     except (TypeError, ValueError) as error:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 

@@ -115,7 +115,7 @@ class TransformersEngine:
             ids_BT = model.generate(
                 input_ids=input_ids_BP.to(model.device),
                 attention_mask=attention_mask_BP.to(model.device),
-                generation_config=self._generation_config(sampling),
+                generation_config=self._generation_config(sampling, input_ids_BP.size(1)),
             )
             logps = (
                 self._score(model, ids_BT, attention_mask_BP.to(model.device), sampling) if self._with_logps else None
@@ -147,7 +147,8 @@ class TransformersEngine:
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         return torch.tensor(ids), torch.tensor(mask)
 
-    def _generation_config(self, sampling: Sampling) -> Any:
+    def _generation_config(self, sampling: Sampling, width: int) -> Any:
+        """`width` is the length of the longest prompt in the batch."""
         from transformers import GenerationConfig
 
         greedy = sampling.temperature == 0
@@ -162,15 +163,17 @@ class TransformersEngine:
                 "min_p": sampling.min_p or None,
             }
         )
-        return GenerationConfig(
-            max_new_tokens=sampling.max_tokens,
-            pad_token_id=self._pad_token_id,
-            bos_token_id=self._bos_token_id,
-            eos_token_id=[*self._eos_token_ids, *sampling.stop_token_ids],
-            repetition_penalty=sampling.repetition_penalty,
-            disable_compile=True,
-            **{**chosen, **dict(sampling.extra)},
-        )
+        settings = {
+            "max_new_tokens": self._max_model_len - width if sampling.max_tokens is None else sampling.max_tokens,
+            "pad_token_id": self._pad_token_id,
+            "bos_token_id": self._bos_token_id,
+            "eos_token_id": [*self._eos_token_ids, *sampling.stop_token_ids],
+            "repetition_penalty": sampling.repetition_penalty,
+            "disable_compile": True,
+            **chosen,
+            **dict(sampling.extra),
+        }
+        return GenerationConfig(**settings)
 
     def _score(self, model: Any, ids_BT: Tensor, prompt_mask_BP: Tensor, sampling: Sampling) -> Tensor:
         """Log-probabilities of the sampled tokens, (B, C) float32, at the sampling temperature."""

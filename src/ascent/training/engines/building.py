@@ -10,6 +10,9 @@ from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineNeeds, EngineSettings, RolloutEngine
 from ascent.tables import ENGINES, load
+from ascent.trl_fields import FIELDS
+
+_UNLIMITED = 2**30
 
 
 def build_engine(name: str, needs: EngineNeeds) -> RolloutEngine:
@@ -43,18 +46,23 @@ def needs_of(trainer: Any, settings: EngineSettings | None) -> EngineNeeds:
 
 
 def standing_servers(args: TRLConfig) -> RolloutEngine:
-    """The service that `vllm_server_base_url` names (`vllm_mode="server"`). Raises InputError when there is none."""
+    """The service that `vllm_server_base_url`, or host and port, name (`vllm_mode="server"`). Raises InputError when
+    there is none."""
     from ascent.training.engines.servers import connect
 
-    if args.vllm_server_base_url is None:
+    url = args.vllm_server_base_url
+    place = (args.vllm_server_host, args.vllm_server_port)
+    if url is None and place != (FIELDS["vllm_server_host"].usual, FIELDS["vllm_server_port"].usual):
+        url = f"http://{place[0]}:{place[1]}"
+    if url is None:
         raise InputError(
             'vllm_mode="server" needs the servers',
             "Start them with `ascent serve MODEL`, and give vllm_server_base_url, or engine=ascent.connect(NAME). "
             "TRL's own server client is taken with plain=True.",
         )
-    return connect(args.vllm_server_base_url, rank=args.process_index, processes=args.world_size)
+    return connect(url, rank=args.process_index, processes=args.world_size)
 
 
 def context(model: Any) -> int:
-    """The model's own limit of prompt and completion, in tokens."""
-    return int(model.config.get_text_config().max_position_embeddings)
+    """The model's own limit of prompt and completion, in tokens; a very large number for a model that has none."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or _UNLIMITED)

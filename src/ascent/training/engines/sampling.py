@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 from typing import Any
 
 import torch
+from datasets import Dataset
 
 from ascent.errors import InputError
 from ascent.rewards.base import start_rewards
@@ -65,8 +65,8 @@ def sampler_for(trainer: Any, engine: RolloutEngine, *, verify: bool) -> Sampler
     own_weights = engine.place is not EnginePlace.TRAINERS_MODEL
     sequences: tuple[tuple[int, ...], ...] = ()
     if verify and own_weights:
-        rows: Any = trainer.train_dataset
-        sequences = canary_sequences(trainer._prompt_ids(itertools.islice(iter(rows), _LOOKED_AT)))
+        config = trainer.model.config.get_text_config()
+        sequences = canary_sequences(_first_prompts(trainer), trainer._tokenizer, config)
     weights = PolicyWeights(
         trainer.model,
         trainer.accelerator,
@@ -84,6 +84,15 @@ def sampler_for(trainer: Any, engine: RolloutEngine, *, verify: bool) -> Sampler
         receive=lambda place, row, text: start_rewards(trainer.reward_funcs, row, text),
         progress=trainer._recorder.sampled if trainer._recorder is not None else lambda done, total: None,
     )
+
+
+def _first_prompts(trainer: Any) -> list[list[int]]:
+    """Some prompts of the dataset; none of a stream, which is left as it is."""
+    rows = trainer.train_dataset
+    if not isinstance(rows, Dataset):
+        return []
+    found: list[list[int]] = trainer._prompt_ids(rows[place] for place in range(min(_LOOKED_AT, len(rows))))
+    return found
 
 
 def difference_check(trainer: Any, engine: RolloutEngine, *, verify: bool) -> SamplerDifference | None:

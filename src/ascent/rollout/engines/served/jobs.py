@@ -26,8 +26,8 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """What it may cost: prompt and longest completion."""
-        return len(self.request.prompt_ids) + self.request.sampling.max_tokens
+        """What it may cost: prompt and longest completion, where that is limited."""
+        return len(self.request.prompt_ids) + (self.request.sampling.max_tokens or 0)
 
     def body(self) -> bytes:
         """The request's JSON. Raises TypeError when `Sampling.extra` holds what JSON can't say."""

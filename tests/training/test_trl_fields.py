@@ -1,0 +1,285 @@
+"""TRL's settings on Ascent's path: each is taken, refused in words, or has no meaning, and none is lost silently."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.far_engine import FarEngine
+from tests.small_trainer import Memory, make_trainer
+
+from ascent import trl_fields
+from ascent.errors import InputError
+
+pytestmark = pytest.mark.torch
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# fields that some transformers within the supported range has, and another has not
+OF_SOME_VERSIONS = {"warmup_ratio", "logging_dir"}
+
+
+def config_fields() -> dict[str, Any]:
+    from ascent import GRPOConfig
+
+    return {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+
+
+def test_every_field_of_trl_s_configuration_is_in_the_table() -> None:
+    missing = set(config_fields()) - set(trl_fields.FIELDS)
+    assert not missing, f"TRL has {sorted(missing)}: read what they do, and enter them in ascent/trl_fields.py"
+    gone = set(trl_fields.FIELDS) - set(config_fields()) - OF_SOME_VERSIONS
+    assert not gone, f"TRL no longer has {sorted(gone)}"
+
+
+def test_the_value_that_asks_for_nothing_is_trl_s_default() -> None:
+    defaults = config_fields()
+    for field in trl_fields.FIELDS.values():
+        if field.becomes in ("REFUSED", "NOTHING", "PATH") or field.name.startswith("vllm_server_"):
+            assert defaults[field.name] == field.usual, field.name
+
+
+def test_the_page_of_the_documentation_is_made_from_the_table() -> None:
+    page = (DOCS / "trl-fields.md").read_text(encoding="utf-8")
+    assert page == trl_fields.page(), "run `python -m ascent.trl_fields > docs/trl-fields.md`"
+
+
+REFUSED = {"vllm_model_impl": "transformers", "vllm_enable_sleep_mode": True, "vllm_tensor_parallel_size": 2}
+
+
+@pytest.mark.parametrize("name", [field.name for field in trl_fields.FIELDS.values() if field.becomes == "REFUSED"])
+def test_what_vllm_in_this_process_cant_keep_is_refused(
+    tiny_policy: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(InputError, match=name):
+        make_trainer(tiny_policy(), tmp_path, use_vllm=True, **{name: REFUSED[name]})
+    made = make_trainer(tiny_policy(), tmp_path, engine=FarEngine(), **{name: REFUSED[name]})
+    assert made.engine is not None, "with servers it has no meaning in TRL either"
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"), [(engine, key) for engine, keys in trl_fields.REFUSED_KEYS.items() for key in keys]
+)
+def test_keys_that_change_what_an_engine_returns_are_refused(
+    tiny_policy: Callable[..., Path], tmp_path: Path, engine: str, key: str
+) -> None:
+    settings: dict[str, Any] = {"engine": FarEngine()} if engine == "server" else {"use_vllm": engine == "colocate"}
+    with pytest.raises(InputError, match=rf"generation_kwargs\['{key}'\]"):
+        make_trainer(tiny_policy(), tmp_path, generation_kwargs={key: 2}, **settings)
+
+
+def test_settings_without_meaning_are_told(
+    tiny_policy: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trainer(tiny_policy(), tmp_path, engine=FarEngine(), vllm_group_port=5000)
+    assert "vllm_group_port=5000 means nothing here" in capsys.readouterr().err
+    make_trainer(tiny_policy(), tmp_path, vllm_group_port=5000)
+    assert "vllm_group_port" not in capsys.readouterr().err, "in TRL it has no meaning either without vLLM"
+
+
+def test_what_trl_refuses_with_vllm_is_refused_in_its_words(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    for settings in ({"use_vllm": True}, {"engine": FarEngine()}):
+        with pytest.raises(ValueError, match="VESPO loss requires"):
+            make_trainer(tiny_policy(), tmp_path, loss_type="vespo", **settings)
+        with pytest.raises(ValueError, match="vllm_mode must be either"):
+            make_trainer(tiny_policy(), tmp_path, vllm_mode="colocated", **settings)
+    fitting = make_trainer(
+        tiny_policy(), tmp_path, loss_type="vespo", vllm_importance_sampling_mode="token_mask", engine=FarEngine()
+    )
+    assert fitting.use_vllm
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"generation_kwargs": {"max_new_tokens": 3, "temperature": 0.5, "top_p": 0.9, "eos_token_id": 40}},
+        {"generation_kwargs": {"suppress_tokens": list(range(5, 60)), "top_k": None}},
+        {"generation_kwargs": {"do_sample": False, "repetition_penalty": 2.0}},
+        {"cache_implementation": "static", "repetition_penalty": 1.3},
+    ],
+)
+def test_generation_settings_sample_as_trl_does(
+    tiny_policy: Callable[..., Path], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    histories = []
+    for path in ("ours", "plain"):
+        trainer = make_trainer(tiny_policy(), tmp_path / path, max_steps=1, plain=path == "plain", **settings)
+        trainer.train()
+        histories.append(trainer.state.log_history[0])
+    compared = ("reward", "reward_std", "loss", "grad_norm", "completions/mean_length", "entropy")
+    assert {name: histories[0][name] for name in compared} == {name: histories[1][name] for name in compared}
+
+
+def test_cache_implementation_reaches_the_engine(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    trainer = make_trainer(tiny_policy(), tmp_path, cache_implementation="static")
+    assert dict(trainer.sampling().extra) == {"cache_implementation": "static"}
+    assert not make_trainer(tiny_policy(), tmp_path).sampling().extra
+
+
+def test_a_greedy_completion_is_greedy_whatever_generation_kwargs_say(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    trainer = make_trainer(tiny_policy(), tmp_path, generation_kwargs={"temperature": 3.0, "do_sample": True})
+    greedy = trainer.sampling(greedy=True)
+    assert greedy.temperature == 0
+    assert not greedy.extra
+
+
+def test_without_a_longest_completion_the_context_is_the_limit(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    memory = Memory()
+    settings = {"generation_kwargs": {"suppress_tokens": [1]}, "gradient_accumulation_steps": 1}
+    make_trainer(tiny_policy(), tmp_path, memory, max_completion_length=None, max_steps=1, **settings).train()
+    _, records, _ = memory.generations[0]
+    assert {len(record.prompt_ids) + len(record.completion_ids) for record in records} == {256}
+
+
+def test_vllm_s_sampling_settings_are_trl_s(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    from ascent.rollout.vllm_arguments import sampling_arguments
+
+    kwargs = {"stop": ["\n"], "max_tokens": 5, "top_k": 7, "stop_token_ids": [9], "structured_outputs": {"regex": "b"}}
+    trainer = make_trainer(tiny_policy(), tmp_path, engine=FarEngine(), generation_kwargs=kwargs)
+    sampling = trainer.sampling()
+    assert (sampling.max_tokens, sampling.top_k, sampling.stop_token_ids) == (5, 7, (1, 9))
+    arguments = sampling_arguments(sampling, 3)
+    assert arguments["stop"] == ["\n"]
+    assert arguments["detokenize"] is True, "vLLM looks for the strings in the text"
+    assert arguments["structured_outputs"] == {"regex": "b"}
+    both = make_trainer(
+        tiny_policy(), tmp_path, engine=FarEngine(), generation_kwargs=kwargs, vllm_structured_outputs_regex="a+"
+    )
+    with pytest.warns(UserWarning, match="takes the place"):
+        assert dict(both.sampling().extra)["structured_outputs"] == {"regex": "a+"}
+    endless = make_trainer(tiny_policy(), tmp_path, engine=FarEngine(), generation_kwargs={"ignore_eos": True})
+    assert endless.sampling().stop_token_ids == ()
+    assert sampling_arguments(endless.sampling(), 3)["detokenize"] is False
+
+
+def test_servers_may_be_named_by_host_and_port(
+    tiny_policy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ascent.training.engines import servers
+
+    asked = []
+    monkeypatch.setattr(servers, "connect", lambda url, **_: (asked.append(url), FarEngine())[1])
+    place = {"vllm_server_host": "10.0.0.5", "vllm_server_port": 9000}
+    make_trainer(tiny_policy(), tmp_path, use_vllm=True, vllm_mode="server", **place)
+    assert asked == ["http://10.0.0.5:9000"]
+
+
+def tool(a: int) -> int:
+    """
+    A tool.
+
+    Args:
+        a: A number.
+
+    Returns:
+        The number.
+    """
+    return a
+
+
+def made(folder: Path, output: Path, settings: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    from datasets import Dataset
+    from tests.small_trainer import vowels
+
+    from ascent import GRPOConfig, GRPOTrainer
+
+    usual = {"per_device_train_batch_size": 4, "num_generations": 4, "bf16": False, "use_cpu": True, "max_steps": 1}
+    args = GRPOConfig(str(output), **{**usual, "max_completion_length": 4, "report_to": "none", **(settings or {})})
+    dataset = Dataset.from_list([{"prompt": f"def f{number}(a):"} for number in range(4)])
+    return GRPOTrainer(str(folder), vowels, args, dataset, **arguments)
+
+
+def test_what_only_trl_can_do_takes_its_path_with_one_warning(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        return {"prompt_ids": [[5, 6]] * len(prompts), "completion_ids": [[7, 8]] * len(prompts), "logprobs": None}
+
+    memory = Memory()
+    with pytest.warns(UserWarning, match="rollout_func: only TRL's own path") as told:
+        trainer = made(tiny_policy(), tmp_path, rollout_func=rollout, recorder=memory)
+    assert len([each for each in told if "TRL's own path" in str(each.message)]) == 1
+    trainer.train()
+    assert trainer.engine is None
+    assert len(memory.steps) == 1
+    continuous = {"use_transformers_continuous_batching": True}
+    with pytest.warns(UserWarning, match="use_transformers_continuous_batching: only TRL's own path"):
+        assert made(tiny_policy(), tmp_path, continuous).engine is None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*only TRL's own path.*")
+        assert made(tiny_policy(), tmp_path, {**continuous, "use_vllm": True}, engine=FarEngine()).engine is not None
+    # TRL's own, better error: this tokenizer has no chat template
+    with pytest.warns(UserWarning, match="tools"), pytest.raises(ValueError, match="chat template"):
+        made(tiny_policy(), tmp_path, tools=[tool])
+
+
+def test_what_trl_s_path_would_lose_is_refused(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"(?s)tools: TRL's own path.*engine and staleness would not be used"):
+        made(tiny_policy(), tmp_path, tools=[tool], engine=FarEngine(), staleness=1)
+    with pytest.raises(InputError, match=r"plain=True: TRL's own path.*engine would not"):
+        made(tiny_policy(), tmp_path, {"plain": True}, engine=FarEngine())
+
+
+def test_without_arguments_the_output_folder_is_trl_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascent.training import arguments
+
+    monkeypatch.setattr(arguments, "GRPOConfig", lambda folder: folder)  # which can't be made without a bf16 device
+    assert arguments.default_arguments("some/model-1") == "model-1-GRPO"
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_stream_of_prompts_is_sampled_on_servers(
+    tiny_policy: Callable[..., Path], tmp_path: Path, staleness: int
+) -> None:
+    from datasets import IterableDataset
+    from tests.small_trainer import vowels
+
+    from ascent import GRPOConfig, GRPOTrainer
+
+    read = []
+
+    def rows() -> Any:
+        for number in range(40):
+            read.append(number)
+            yield {"prompt": "a" if number % 2 else f"def f{number}(a):"}  # prompts of one token among them
+
+    engine, memory = FarEngine(), Memory()
+    args = GRPOConfig(
+        str(tmp_path),
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=8,
+        max_steps=3,
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    stream = IterableDataset.from_generator(rows)
+    trainer = GRPOTrainer(str(tiny_policy()), vowels, args, stream, engine=engine, staleness=staleness, recorder=memory)
+    assert not read, "what is streamed is left for the training"
+    trainer.train()
+    assert [len(records) for _, records, _ in memory.generations] == [4, 4, 4]
+    assert all(canary.sequences and all(canary.logps) for canary in engine.canaries)
+
+
+def test_prompts_of_one_token_have_a_canary(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    from datasets import Dataset
+    from tests.small_trainer import vowels
+
+    from ascent import GRPOConfig, GRPOTrainer
+
+    engine = FarEngine()
+    args = GRPOConfig(
+        str(tmp_path), per_device_train_batch_size=4, num_generations=4, max_completion_length=8, max_steps=1,
+        bf16=False, use_cpu=True, report_to="none", save_strategy="no",
+    )  # fmt: skip
+    GRPOTrainer(str(tiny_policy()), vowels, args, Dataset.from_list([{"prompt": "a"}] * 4), engine=engine).train()
+    (canary,) = engine.canaries
+    assert len(canary.sequences) == 4
+    assert all(len(logps) == len(ids) - 1 > 0 for ids, logps in zip(canary.sequences, canary.logps, strict=True))
