@@ -61,11 +61,11 @@ class ReplicaWatch(threading.Thread):
             try:
                 server = ServerProcess(self._command, self._environment, Path(self.record.log))
             except OSError as error:
-                why = f"it can't be started: {own_shortage(error) or error}"
+                short = f"it can't be started: {own_shortage(error) or error}"
                 if not (served and self._may_restart()):
-                    self._fail(why, served)
+                    self._fail(short, served)
                     return
-                self._note_restart(why)  # want of files or memory may pass
+                self._note_restart(short)  # want of files or memory may pass
                 self._pause()
                 continue
             self._group("+", server.pid)
