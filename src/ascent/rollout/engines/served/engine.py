@@ -23,7 +23,7 @@ from ascent.rollout.engine import (
     check_length,
 )
 from ascent.rollout.engines.served.dispatch import Dispatcher
-from ascent.rollout.engines.served.http_thread import HttpThread
+from ascent.rollout.engines.served.http_thread import OWN_SHORTAGE, HttpThread
 from ascent.rollout.engines.served.jobs import jobs_of
 from ascent.rollout.engines.served.replica import Replica, take_all, this_process
 from ascent.rollout.engines.served.statistics import ServerStatistics
@@ -285,5 +285,5 @@ class ServedEngine:
         """Whether a server died since it had this incarnation."""
         try:
             return self._http.run(replica.hear()).incarnation != incarnation
-        except ServerCallError:
-            return True
+        except ServerCallError as error:
+            return error.code != OWN_SHORTAGE  # what this process lacks says nothing about the server
