@@ -8,7 +8,7 @@ from typing import Any
 
 from ascent import devices
 from ascent.tracking.rollouts import RolloutRecord
-from ascent.training.records.recorder import StepRecord
+from ascent.training.records.recorder import EvaluationRecord, StepRecord
 
 
 class Memory:
@@ -18,12 +18,20 @@ class Memory:
         self.steps: list[StepRecord] = []
         self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
         self.progress: list[tuple[int, int]] = []
+        self.evaluations: list[EvaluationRecord] = []
 
     def sampled(self, done: int, total: int) -> None:
         self.progress.append((done, total))
 
-    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
-        self.generations.append((number, list(records), evaluation))
+    def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
+        self.generations.append((number, list(records), False))
+
+    def next_evaluation(self) -> int:
+        return 0
+
+    def evaluation(self, record: EvaluationRecord, records: Sequence[RolloutRecord]) -> None:
+        self.evaluations.append(record)
+        self.generations.append((record.number, list(records), True))
 
     def step(self, record: StepRecord) -> None:
         self.steps.append(record)
