@@ -8,7 +8,7 @@ from typing import Any
 
 from ascent import devices
 from ascent.tracking.rollouts import RolloutRecord
-from ascent.training.records.recorder import EvaluationRecord, StepRecord
+from ascent.training.records.recorder import EvaluationRecord, Recorder, StepRecord
 
 
 class Memory:
@@ -42,14 +42,16 @@ def vowels(completions: list[str], **_: Any) -> list[float]:
     return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
 
 
-def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config` of the trainer."""
+def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
+    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config` of the trainer. It evaluates on
+    `evaluated` rows."""
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config = (
-        settings.pop(name, default) for name, default in (("reward", vowels), ("engine", None), ("peft_config", None))
+    reward, engine, peft_config, evaluated = (
+        settings.pop(name, default)
+        for name, default in (("reward", vowels), ("engine", None), ("peft_config", None), ("evaluated", 0))
     )
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": 4,
@@ -73,6 +75,7 @@ def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **s
         reward,
         GRPOConfig(str(output), **arguments),
         train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:evaluated]) if evaluated else None,
         recorder=recorder,
         engine=engine,
         peft_config=peft_config,
