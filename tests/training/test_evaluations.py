@@ -40,10 +40,11 @@ def test_a_training_does_not_notice_its_evaluations(tiny_policy: Callable[..., P
         if not trainer.model.training:
             random.random()
             np.random.random()
-            time.sleep(0.7)
+            time.sleep(0.2)
         return vowels(completions)
 
     slow_reward.__name__ = "vowels"
+    began = time.perf_counter()
     trainer = make_trainer(
         tiny_policy(),
         tmp_path / "2",
@@ -65,12 +66,13 @@ def test_a_training_does_not_notice_its_evaluations(tiny_policy: Callable[..., P
     assert (np.random.get_state()[1] == states[2]).all()
     assert len(evaluated.evaluations) == 4
     for record in evaluated.evaluations:
-        assert record.seconds > 1.4, "two batches"
+        assert record.seconds > 0.4, "two batches"
         assert record.engine is not None
         assert record.engine.running == 8
         assert record.completions == 12
+    seconds = sum(step.times.step for step in evaluated.steps) + sum(each.seconds for each in evaluated.evaluations)
+    assert seconds <= time.perf_counter() - began, "seconds of evaluations are counted for steps too"
     for step in evaluated.steps:
-        assert step.times.generate + step.times.reward_exposed + step.times.logps < 1.4
         assert step.engine is not None
         assert step.engine.latency_p95 <= step.times.generate
 
