@@ -3,53 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.killer import killed_at
 from tests.small_trainer import Memory, make_trainer
 
 from ascent.tracking.run_directory import STATE_FILE, RunDirectory, RunState, is_complete, read_state, write_json
 from ascent.training.checkpoint.saving import rotate
 
 pytestmark = pytest.mark.torch
-_CHANGES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
-
-
-class Killed(BaseException):
-    """Ends what was going on, as a kill does."""
-
-
-class Killer:
-    """An audit hook that ends the process's work at a change of files in a folder."""
-
-    def __init__(self) -> None:
-        self.folder: str | None = None
-        self.changes_left = 0
-        sys.addaudithook(self._hook)
-
-    def _hook(self, event: str, details: tuple[Any, ...]) -> None:
-        if self.folder is None or event not in _CHANGES:
-            return
-        beneath = details[1] if event in {"os.remove", "os.rmdir"} else -1  # as rmtree names files: in an open folder
-        if self.folder not in (str(details[0]) if beneath == -1 else os.readlink(f"/proc/self/fd/{beneath}")):
-            return
-        if event == "open" and not (isinstance(details[1], str) and set(details[1]) & set("wax+")):
-            return
-        self.changes_left -= 1
-        if self.changes_left < 0:
-            raise Killed(event)
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[Killer]:
-    killer = Killer()  # a hook can't be taken away again
-    yield killer
-    killer.folder = None
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +38,7 @@ def saved(tiny_policy: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("step", [3, 2], ids=["a new one", "the only one anew"])
-def test_a_kill_at_any_moment_of_saving_leaves_a_checkpoint(step: int, saved: tuple[Any, Path], killer: Killer) -> None:
+def test_a_kill_at_any_moment_of_saving_leaves_a_checkpoint(step: int, saved: tuple[Any, Path]) -> None:
     trainer, path = saved
     run, pristine = RunDirectory(path), path / "pristine"
     trainer.state.global_step = step
@@ -81,15 +47,8 @@ def test_a_kill_at_any_moment_of_saving_leaves_a_checkpoint(step: int, saved: tu
     for changes in range(1000):
         shutil.rmtree(run.checkpoints)
         shutil.copytree(pristine, run.checkpoints)
-        killer.changes_left, killer.folder = changes, str(run.checkpoints)
-        try:
-            trainer._save_checkpoint(trainer.model, trial=None)
-        except Killed:
-            pass
-        else:
+        if not killed_at(run.checkpoints, changes, lambda: trainer._save_checkpoint(trainer.model, trial=None)):
             break
-        finally:
-            killer.folder = None
         newest.append(check_last(run))
     assert len(newest) > 25, "it was not killed at every change of a file"
     assert newest == sorted(newest)
