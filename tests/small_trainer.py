@@ -8,7 +8,7 @@ from typing import Any
 
 from ascent import devices
 from ascent.tracking.rollouts import RolloutRecord
-from ascent.training.records.recorder import StepRecord
+from ascent.training.records.recorder import EvaluationRecord, Recorder, StepRecord
 
 
 class Memory:
@@ -18,12 +18,20 @@ class Memory:
         self.steps: list[StepRecord] = []
         self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
         self.progress: list[tuple[int, int]] = []
+        self.evaluations: list[EvaluationRecord] = []
 
     def sampled(self, done: int, total: int) -> None:
         self.progress.append((done, total))
 
-    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
-        self.generations.append((number, list(records), evaluation))
+    def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
+        self.generations.append((number, list(records), False))
+
+    def next_evaluation(self) -> int:
+        return 0
+
+    def evaluation(self, record: EvaluationRecord, records: Sequence[RolloutRecord]) -> None:
+        self.evaluations.append(record)
+        self.generations.append((record.number, list(records), True))
 
     def step(self, record: StepRecord) -> None:
         self.steps.append(record)
@@ -34,16 +42,22 @@ def vowels(completions: list[str], **_: Any) -> list[float]:
     return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
 
 
-def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness` of the
-    trainer."""
+def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
+    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness` of the trainer. It
+    evaluates on `evaluated` rows."""
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config, staleness = (
+    reward, engine, peft_config, staleness, evaluated = (
         settings.pop(name, default)
-        for name, default in (("reward", vowels), ("engine", None), ("peft_config", None), ("staleness", 0))
+        for name, default in (
+            ("reward", vowels),
+            ("engine", None),
+            ("peft_config", None),
+            ("staleness", 0),
+            ("evaluated", 0),
+        )
     )
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": 4,
@@ -67,6 +81,7 @@ def make_trainer(folder: Path, output: Path, recorder: Memory | None = None, **s
         reward,
         GRPOConfig(str(output), **arguments),
         train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:evaluated]) if evaluated else None,
         recorder=recorder,
         engine=engine,
         peft_config=peft_config,

@@ -109,6 +109,28 @@ def test_what_was_started_is_not_judged_again_and_equal_programs_once() -> None:
     assert len(judge.asked) == 3, "a new batch is judged anew"
 
 
+def test_what_will_not_be_asked_for_is_forgotten() -> None:
+    """A hundred completions that were sampled ahead and dropped, one of which the present batch has too."""
+    judge = Waiting()
+    reward = CodeReward([task()], sandbox=judge)
+    row = {"task_id": "inc"}
+    for number in range(100):
+        reward.start(row, f"f = {number}")
+    reward.start(row, "f = 7")  # of the present batch
+    assert len(judge.asked) == 100
+    for number in range(100):
+        reward.drop(row, f"f = {number}")
+    assert list(reward._verdicts) == [("inc", "f = 7\n")]
+    reward.start(row, "f = 7")  # of the next batch
+    judge.asked[7][2].set_result(Verdict(True, (Outcome.PASSED,) * 3, 0.1))
+    assert reward(["f = 7"], ["inc"]) == [1.0]
+    assert list(reward._verdicts) == [("inc", "f = 7\n")], "the next batch will ask for it"
+    assert reward(["f = 7"], ["inc"]) == [1.0]
+    assert len(judge.asked) == 100
+    assert not reward._verdicts
+    assert not reward._awaited
+
+
 def test_a_failure_of_the_sandbox_masks_the_completion() -> None:
     judge = Waiting()
     reward = CodeReward([task()], sandbox=judge)

@@ -17,6 +17,7 @@ def record(**changes: Any) -> RolloutRecord:
         "sample_id": "run/0/0/0",
         "group_id": "0-0",
         "task_id": "t",
+        "evaluation": None,
         "generation": 0,
         "step": 1,
         "rank": 0,
@@ -62,7 +63,7 @@ def test_a_folder_is_read_in_order_without_evaluation(tmp_path: Path) -> None:
     for generation in (1, 0):
         name = f"{generation:06d}-rank0.parquet"
         write_rollouts(tmp_path / name, [record(generation=generation)])
-    write_rollouts(tmp_path / "eval-000000-rank0.parquet", [record()])
+    write_rollouts(tmp_path / "eval-000000-step000000-rank0.parquet", [record(evaluation="before")])
     assert [row["generation"] for row in read_rollouts(tmp_path)] == [0, 1]
 
 

@@ -15,7 +15,8 @@ from tests.far_engine import FarEngine
 from tests.small_trainer import Memory, vowels
 
 from ascent.rollout.engine import EngineLostError, WeightMismatchError
-from ascent.types import Completion
+from ascent.training.step.ranks import Ranks
+from ascent.types import Completion, EngineStats
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
@@ -177,6 +178,96 @@ def test_a_resumed_run_trains_on_what_had_been_sampled_ahead(tiny_policy: Callab
     versions = [{record.weight_version for record in records} for _, records, _ in rest.generations]
     assert versions == [{1}, {2}], "generation 2 was sampled before the checkpoint, and is not sampled again"
     assert [groups for what, groups in engine.events if what == "submit"] == [["3"]]
+
+
+def test_an_evaluation_on_start_leaves_what_had_been_sampled_ahead(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"staleness": 1, "save_strategy": "steps", "save_steps": 2}
+    whole, _ = train(tiny_policy(), tmp_path, FarEngine(), **settings)
+    engine = FarEngine()
+    settings |= {"eval_on_start": True, "eval_steps": 100}
+    rest, _ = train(tiny_policy(), tmp_path, engine, resume=tmp_path / "checkpoint-2", **settings)
+    assert [e.metrics["loss"] for e in rest.steps] == [e.metrics["loss"] for e in whole.steps[2:]]
+    assert [e.metrics["rollout/dropped_completions"] for e in rest.steps] == [0, 0]
+    submitted = [groups for what, groups in engine.events if what == "submit"]
+    assert [groups for groups in submitted if groups != ["eval"]] == [["3"]]
+
+
+def test_generations_of_several_steps_resume_with_what_is_buffered_and_what_was_sampled_ahead(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "max_steps": 6}
+    settings |= {"staleness": 1, "save_strategy": "steps", "save_steps": 3}
+    whole, _ = train(tiny_policy(), tmp_path, FarEngine(), **settings)
+    engine = FarEngine()
+    rest, _ = train(tiny_policy(), tmp_path, engine, resume=tmp_path / "checkpoint-3", **settings)
+    assert [(e.step, e.generation, e.metrics["loss"]) for e in rest.steps] == [
+        (e.step, e.generation, e.metrics["loss"]) for e in whole.steps[3:]
+    ]
+    assert [number for number, _, _ in rest.generations] == [2]
+    assert not [groups for what, groups in engine.events if what == "submit"], "2 was sampled ahead, 1 is buffered"
+
+
+def test_rewards_of_dropped_completions_are_let_go(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    class Remembers:
+        __name__ = "remembers"
+
+        def __init__(self) -> None:
+            self.started: list[tuple[str, str]] = []
+
+        def start(self, row: Any, text: str) -> None:
+            self.started.append((row["task_id"], text))
+
+        def drop(self, row: Any, text: str) -> None:
+            self.started.remove((row["task_id"], text))
+
+        def __call__(self, completions: list[str], task_id: list[str], **_: Any) -> list[float]:
+            for key in zip(task_id, completions, strict=True):
+                self.started.remove(key)
+            return vowels(completions)
+
+    _, trainer = train(tiny_policy(), tmp_path, FarEngine(), staleness=1, max_steps=2)
+    trainer.reward_funcs[0] = remembers = Remembers()
+    rows = [trainer.train_dataset[place] for place in (0, 0, 0, 0, 1, 1, 1, 1)]
+    groups = trainer._groups(trainer._prompt_ids(rows), rows, 4, "9")
+    trainer._sampler.sample_ahead(groups)
+    trainer._sampler.finish_ahead()
+    assert len(remembers.started) == 8
+    trainer._sampler.drop_ahead()
+    assert not remembers.started
+    assert trainer._sampler.take_dropped() == 8
+
+
+def test_a_checkpoint_that_is_there_is_not_written_anew_when_sampling_ends(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    _, trainer = train(tiny_policy(), tmp_path, FarEngine(), max_steps=2, save_strategy="steps", save_steps=1)
+    state = tmp_path / "checkpoint-2" / "ascent_state.json"
+    before = state.stat().st_mtime_ns
+    assert trainer.save_last_step() == 2
+    assert state.stat().st_mtime_ns == before
+    trainer._saved_step = 1
+    assert trainer.save_last_step() == 2
+    assert state.stat().st_mtime_ns > before
+
+
+def test_figures_of_engines_are_of_all_ranks() -> None:
+    from ascent.training.records.engine_figures import of_all_ranks
+
+    class Two(Ranks):
+        def exchange(self, thing: Any) -> list[Any]:
+            return [thing, {**thing, "running": 5, "kv_cache_use": 0.75, "tokens_per_second": 4.0, "latency_p50": 3.0}]
+
+    class Here(FarEngine):
+        def stats(self) -> EngineStats:
+            return EngineStats(kv_cache_use=0.5, running=3, preemptions=2, tokens_per_second=1.0, latency_p50=1.0)
+
+    apart = of_all_ranks(Here(), Two(0, 2), same_servers=False)
+    assert apart == EngineStats(0.75, running=8, preemptions=4, tokens_per_second=5.0, latency_p50=2.0)
+    together = of_all_ranks(Here(), Two(0, 2), same_servers=True)
+    assert together == EngineStats(0.75, running=5, preemptions=2, tokens_per_second=5.0, latency_p50=2.0)
+    assert of_all_ranks(None, Two(0, 2), same_servers=False) is None
 
 
 def test_servers_on_devices_that_are_not_there_are_refused_before_anything_starts(

@@ -65,8 +65,8 @@ def test_run_directory_holds_the_whole_run(
     run = tmp_path / "runs" / "run"
     for line in assert_whole(run, 3):
         assert {"reward", "loss", "pass_rate", "times", "engine", "device", "learning_rate"} <= set(line)
-    assert len(read_rollouts(run / "rollouts" / "eval-000000-rank0.parquet")) == 2 * (1 + 2)
-    assert len(read_rollouts(run / "rollouts" / "eval-000003-rank0.parquet")) == 2 * (1 + 2)
+    assert len(read_rollouts(run / "rollouts" / "eval-000000-step000000-rank0.parquet")) == 2 * (1 + 2)
+    assert len(read_rollouts(run / "rollouts" / "eval-000001-step000003-rank0.parquet")) == 2 * (1 + 2)
     rows = read_rollouts(run / "rollouts")
     assert any(row["compiled"] for row in rows)
     assert any(row["reward"] for row in rows)

@@ -174,20 +174,68 @@ def test_resumed_training_is_the_same_training(tiny_policy: Callable[..., Path],
         assert torch.equal(weight, other)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "save_steps": 3},
+        {
+            "gradient_accumulation_steps": 1,
+            "steps_per_generation": 2,
+            "num_iterations": 2,
+            "beta": 0.04,
+            "save_steps": 2,
+        },
+        {"gradient_accumulation_steps": 3, "steps_per_generation": 4, "logging_steps": 2, "save_steps": 1},
+    ],
+    ids=["two steps", "two steps twice", "generations end within steps"],
+)
 def test_generations_that_feed_several_steps_resume_in_the_middle(
-    tiny_policy: Callable[..., Path], tmp_path: Path
+    settings: dict[str, Any], tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Two optimizer steps a generation, a checkpoint after the first: the run goes on with the right numbers."""
-    settings = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "save_strategy": "steps", "save_steps": 3}
-    memory = Memory()
-    make_trainer(tiny_policy(), tmp_path, memory, max_steps=6, **settings).train()
-    assert [record.generation for record in memory.steps] == [0, 0, 1, 1, 2, 2]
-    assert [record.engine is None for record in memory.steps] == [False, True] * 3
+    """A checkpoint falls into a generation: what is left of it is trained on, not sampled again, bit for bit."""
+    import torch
+
+    whole, again = Memory(), Memory()
+    through = make_trainer(tiny_policy(), tmp_path, whole, max_steps=6, save_strategy="steps", **settings)
+    through.train()
+    save_steps = settings["save_steps"]
+    checkpoint = tmp_path / f"checkpoint-{save_steps}"
+    assert (checkpoint / "buffered-rank0.safetensors").is_file()
+    second = make_trainer(tiny_policy(), tmp_path / "other", again, max_steps=6, **settings)
+    second.train(resume_from_checkpoint=str(checkpoint))
+    assert len(again.steps) == 6 - save_steps
+    for mine, theirs in zip(again.steps, whole.steps[save_steps:], strict=True):
+        assert (mine.step, mine.generation) == (theirs.step, theirs.generation)
+        assert own_metrics(mine) == own_metrics(theirs)
+        assert (mine.engine is None) == (theirs.engine is None)
+    sampled = {number: [record.completion_ids for record in records] for number, records, _ in whole.generations}
+    for number, records, _ in again.generations:
+        assert [record.completion_ids for record in records] == sampled[number]
+    assert len(again.generations) < len(whole.generations)
+    for weight, other in zip(second.model.parameters(), through.model.parameters(), strict=True):
+        assert torch.equal(weight, other)
+
+
+def own_metrics(record: Any) -> dict[str, Any]:
+    """A step's metrics but for times."""
+    return {name: value for name, value in record.metrics.items() if "time" not in name}
+
+
+def test_what_was_buffered_for_another_layout_is_sampled_again_with_a_note(
+    tiny_policy: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, Any] = {"gradient_accumulation_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    make_trainer(tiny_policy(), tmp_path, steps_per_generation=2, max_steps=1, **settings).train()
     again = Memory()
-    trainer = make_trainer(tiny_policy(), tmp_path, again, max_steps=6, **settings)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert [record.step for record in again.steps] == [4, 5, 6]
-    assert [number for number, _, _ in again.generations] == [2, 3], "the open generation is sampled anew"
+    trainer = make_trainer(tiny_policy(), tmp_path, again, steps_per_generation=4, max_steps=2, **settings)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    said = capsys.readouterr().err
+    assert "note: the checkpoint falls into a generation, which is sampled again: it was" in said
+    assert "steps_per_generation=2" in said
+    assert [(number, len(records)) for number, records, _ in again.generations] == [(1, 16)]
+    (tmp_path / "checkpoint-1" / "buffered-rank0.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"buffered-rank0\.safetensors is not what a run writes"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
 def test_overridden_methods_of_trl_are_those_it_was_written_against() -> None:

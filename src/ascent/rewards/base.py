@@ -31,6 +31,15 @@ class StreamedReward(Protocol):
 
 
 @runtime_checkable
+class DroppableReward(Protocol):
+    """A reward function that keeps what it began until it is asked for."""
+
+    def drop(self, row: Mapping[str, Any], text: str) -> None:
+        """A completion of the dataset's `row` that was started won't be asked for."""
+        ...
+
+
+@runtime_checkable
 class ScoredReward(Protocol):
     """A reward function that says how each reward came about."""
 
@@ -53,3 +62,10 @@ def start_rewards(functions: Sequence[Any], row: Mapping[str, Any], text: str) -
     for function in functions:
         if isinstance(function, StreamedReward):
             function.start(row, text)
+
+
+def drop_rewards(functions: Sequence[Any], row: Mapping[str, Any], text: str) -> None:
+    """Tell those of the reward functions that keep what they began for a completion that it won't be asked for."""
+    for function in functions:
+        if isinstance(function, DroppableReward):
+            function.drop(row, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -75,6 +77,8 @@ class CodeReward:
         self._prompt_opens_thought = prompt_opens_thought
         self._sandbox = sandbox or _own_sandbox()
         self._verdicts: dict[tuple[str, str], Future[Verdict]] = {}
+        self._awaited: Counter[tuple[str, str]] = Counter()  # how many completions were started that have that program
+        self._lock = threading.Lock()  # of these two
         self.scores: list[Score] = []  # of the last batch, in its order
         self.seconds = 0.0  # sandbox time of the last batch, all slots together
 
@@ -99,7 +103,14 @@ class CodeReward:
                 "the dataset has no column task_id, by which CodeReward finds a completion's tests",
                 "Make it with ascent.training.policy_tasks.to_dataset(tasks), or add the column.",
             )
-        self._verdict(row["task_id"], self.program(row["task_id"], text))
+        key = row["task_id"], self.program(row["task_id"], text)
+        with self._lock:
+            self._awaited[key] += 1
+        self._verdict(*key)
+
+    def drop(self, row: Mapping[str, Any], text: str) -> None:
+        """A completion that was started won't be asked for (see DroppableReward)."""
+        self._let_go([(row["task_id"], self.program(row["task_id"], text))])
 
     def __call__(self, completions: Sequence[Completion], task_id: Sequence[str], **columns: Any) -> list[float | None]:
         """The reward of each completion (TRL's signature); also kept, with verdicts, in `scores`."""
@@ -110,8 +121,7 @@ class CodeReward:
             self.score(judged[id(future)], program) for future, program in zip(futures, programs, strict=True)
         ]
         self.seconds = sum(verdict.seconds for verdict in judged.values())
-        for task, program in zip(task_id, programs, strict=True):  # others may belong to the next batch
-            self._verdicts.pop((task, program), None)
+        self._let_go(zip(task_id, programs, strict=True))
         return [score.total for score in self.scores]
 
     def evaluate(self, task_id: str, completion: Completion) -> Future[Verdict]:
@@ -157,11 +167,22 @@ class CodeReward:
     def _verdict(self, task_id: str, program: str) -> Future[Verdict]:
         """The verdict to come. `start` may be called from another thread than the reward itself."""
         key = (task_id, program)
-        future = self._verdicts.get(key)
-        if future is None:
-            task = self._tasks[task_id]
-            future = self._verdicts[key] = self._submit(task, program, self._tests(task))
+        with self._lock:
+            future = self._verdicts.get(key)
+            if future is None:
+                task = self._tasks[task_id]
+                future = self._verdicts[key] = self._submit(task, program, self._tests(task))
         return future
+
+    def _let_go(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Forget verdicts, but for those that a started completion of another batch will ask for."""
+        with self._lock:
+            keys = list(keys)
+            self._awaited.subtract(keys)
+            for key in keys:
+                if self._awaited[key] <= 0:
+                    del self._awaited[key]
+                    self._verdicts.pop(key, None)
 
     def _submit(self, task: Task, program: str, tests: tuple[Test, ...]) -> Future[Verdict]:
         if program.strip():

@@ -1,4 +1,4 @@
-"""Every sampled completion, in parquet: one file for each generation and rank, written by rename.
+"""Every sampled completion, in parquet: one file for each generation (or evaluation) and rank, written by rename.
 
 The schema is documented in docs/run-directory.md; its version stands in the file's metadata under `ascent.rollouts`.
 """
@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
-    """One completion as it is kept. `step` is the first optimizer step that it feeds; `rewards` holds each reward
-    function's value by name, `parts` the parts of a code reward; `outcomes` is one word a test."""
+    """One completion as it is kept. `step` is the first optimizer step that it feeds; `evaluation` names the evaluation
+    that it belongs to, and then `step` counts the steps that made the weights, and `generation` those before it.
+    `rewards` holds each reward function's value by name, `parts` the parts of a code reward; `outcomes` is one word a
+    test."""
 
     sample_id: str
     group_id: str
     task_id: str
+    evaluation: str | None
     generation: int
     step: int
     rank: int
@@ -61,6 +64,7 @@ def schema() -> pyarrow.Schema:
             ("sample_id", text),
             ("group_id", text),
             ("task_id", text),
+            ("evaluation", text),
             ("generation", whole),
             ("step", whole),
             ("rank", whole),
@@ -102,7 +106,7 @@ def write_rollouts(path: Path, records: Sequence[RolloutRecord]) -> None:
 
 
 def read_rollouts(path: Path) -> list[dict[str, Any]]:
-    """The rows of one file, or of all files of a folder in order of generation; maps become dicts."""
+    """The rows of one file, or of all generations of a folder, in order, without evaluations; maps become dicts."""
     import pyarrow.parquet as pq
 
     files = [path] if path.is_file() else sorted(path.glob("[0-9]*.parquet"))

@@ -7,29 +7,33 @@ checkpoint that a run resumes from is moved to `discarded/N/`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ascent.errors import InputError
 
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_ROLLOUTS = re.compile(r"(?:eval-)?(\d+)-rank\d+\.parquet")
+# `.old`: one that is being written anew, until the new one is complete
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)(?:\.old)?")
+_ROLLOUTS = re.compile(r"(\d+)-rank\d+\.parquet")
+_EVALUATION = re.compile(r"eval-(\d+)-step(\d+)-rank\d+\.parquet")
 STATE_FILE = "ascent_state.json"
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
     """What a checkpoint adds to TRL's state. `generation` is the number of the next generation, `micro_step` TRL's
-    count of forward passes, `step` the optimizer step of the checkpoint."""
+    count of forward passes, `step` the optimizer step of the checkpoint, `evaluations` how many there were."""
 
     generation: int
     micro_step: int
     step: int
+    evaluations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,32 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def evaluations(self) -> Path:
+        """One JSON object an evaluation."""
+        return self.path / "evaluations.jsonl"
+
+    @property
     def evaluation(self) -> Path:
         """Held-out pass rates before and after training, task by task."""
         return self.path / "evaluation.json"
 
     @property
     def rollouts(self) -> Path:
-        """Every completion, a parquet file for each generation and rank."""
+        """Every completion, a parquet file for each generation and rank, and for each evaluation and rank."""
         return self.path / "rollouts"
+
+    def generation_rollouts(self, number: int, rank: int) -> Path:
+        """The completions of a generation that a rank sampled."""
+        return self.rollouts / f"{number:06d}-rank{rank}.parquet"
+
+    def evaluation_rollouts(self, number: int, step: int, rank: int) -> Path:
+        """The completions of an evaluation, after `step` optimizer steps, that a rank sampled."""
+        return self.rollouts / f"eval-{number:06d}-step{step:06d}-rank{rank}.parquet"
+
+    def next_evaluation(self) -> int:
+        """The number that no evaluation has yet."""
+        names = (_EVALUATION.fullmatch(path.name) for path in self.rollouts.glob("eval-*"))
+        return max((int(match[1]) + 1 for match in names if match), default=0)
 
     @property
     def checkpoints(self) -> Path:
@@ -82,9 +104,9 @@ class RunDirectory:
             failure.unlink(missing_ok=True)
 
     def last_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint (state file present), or None."""
-        complete = [path for path in self.checkpoints.glob("checkpoint-*") if (path / STATE_FILE).is_file()]
-        return max(complete, key=_step_of, default=None)
+        """The newest complete checkpoint, or None."""
+        complete = [path for path in checkpoints_in(self.checkpoints) if is_complete(path)]
+        return max(complete, key=lambda path: (step_of(path), not path.suffix), default=None)
 
 
 def create(folder: Path, name: str) -> RunDirectory:
@@ -120,18 +142,43 @@ def default_name(config_path: Path) -> str:
     return f"{config_path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints that stand in a folder, complete or not, in no order."""
+    return [path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name)]
+
+
+def step_of(checkpoint: Path) -> int:
+    """The optimizer step of a checkpoint, by its name. Raises ValueError when it isn't named as one."""
+    match = _CHECKPOINT.fullmatch(checkpoint.name)
+    if match is None:
+        raise ValueError(f"{checkpoint} is not named as a checkpoint")
+    return int(match[1])
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether a checkpoint was wholly written, and nothing of it was deleted: its state file, which is written last and
+    names the others, and all of those are there."""
+    try:
+        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    files = state.get("files", []) if isinstance(state, dict) else []  # earlier releases wrote none
+    return all((checkpoint / name).exists() for name in files)
+
+
 def read_state(checkpoint: Path) -> RunState:
     """Ascent's part of a checkpoint. Raises InputError when it is absent or unreadable."""
     path = checkpoint / STATE_FILE
     try:
-        return RunState(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return RunState(**{name: value for name, value in stored.items() if name != "files"})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a usable checkpoint state: {error}") from error
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file by rename."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, content: str) -> None:
@@ -144,7 +191,7 @@ def write_text(path: Path, content: str) -> None:
 def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
     """Append one line in one write."""
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(content) + "\n")
+        file.write(_json_line(content))
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -156,29 +203,68 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
-    """Move what lies beyond a checkpoint to `discarded/N/`: rollouts of later generations, metrics of later steps.
+    """Move what lies beyond a checkpoint to `discarded/N/`: rollouts of later generations, evaluations after later
+    steps, metrics of later steps. The evaluation of the checkpoint's own step stays.
 
     `state` None means that the run starts anew: everything moves. Returns the folder, or None when nothing was beyond.
+    A kill at any moment loses nothing; what is not yet moved is moved the next time.
     """
-    generation, step = (0, 0) if state is None else (state.generation, state.step)
-    late_files = [
-        path
-        for path in sorted(run.rollouts.glob("*.parquet"))
-        if (match := _ROLLOUTS.fullmatch(path.name)) and int(match[1]) >= generation
-    ]
-    lines = read_json_lines(run.metrics)
-    kept = [line for line in lines if line["step"] <= step]
-    cut_short = run.metrics.is_file() and not run.metrics.read_text(encoding="utf-8").endswith("\n")
-    if not late_files and len(kept) == len(lines) and not cut_short:
+    generation, step = (0, -1) if state is None else (state.generation, state.step)
+    late = [path for path in sorted(run.rollouts.glob("*.parquet")) if _is_beyond(path.name, generation, step)]
+    cut = [path for path in (run.metrics, run.evaluations) if _kept_lines(path, step) is not None]
+    after_is_late = _ends_after(run, step)
+    if not late and not cut and not after_is_late:
         return None
     folder = _next_discarded(run)
-    for path in late_files:
+    for path in late:
         os.replace(path, folder / path.name)
-    if run.metrics.is_file():
-        os.replace(run.metrics, folder / run.metrics.name)
-        for line in kept:
-            append_json_line(run.metrics, line)
+    for path in cut:
+        write_text(folder / path.name, path.read_text(encoding="utf-8"))
+        write_text(path, "".join(map(_json_line, _kept_lines(path, step) or ())))
+    if after_is_late:
+        write_text(folder / run.evaluation.name, run.evaluation.read_text(encoding="utf-8"))
+        stored = json.loads(run.evaluation.read_text(encoding="utf-8"))
+        write_json(run.evaluation, {**stored, "after": None})
     return folder
+
+
+def _is_beyond(name: str, generation: int, step: int) -> bool:
+    if match := _ROLLOUTS.fullmatch(name):
+        return int(match[1]) >= generation
+    match = _EVALUATION.fullmatch(name)
+    return match is not None and int(match[2]) > step
+
+
+def _kept_lines(path: Path, step: int) -> Sequence[Mapping[str, Any]] | None:
+    """The lines of a file up to a step; None where these are all of the file."""
+    if not path.is_file():
+        return None
+    lines = read_json_lines(path)
+    kept = [line for line in lines if line["step"] <= step]
+    whole = not path.stat().st_size or path.read_text(encoding="utf-8").endswith("\n")
+    return None if whole and len(kept) == len(lines) else kept
+
+
+def _ends_after(run: RunDirectory, step: int) -> bool:
+    """Whether the evaluation after training is of a later step; that of a release which wrote no step is left alone."""
+    try:
+        after = json.loads(run.evaluation.read_text(encoding="utf-8")).get("after") or {}
+    except (OSError, ValueError, AttributeError):
+        return False  # absent, or told by whoever reads it
+    return isinstance(after, dict) and after.get("step", step) > step
+
+
+def _json_line(content: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(content), allow_nan=False) + "\n"
+
+
+def _finite(content: Any) -> Any:
+    """The same with null for numbers that JSON doesn't have: NaN and the infinities."""
+    if isinstance(content, Mapping):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _next_discarded(run: RunDirectory) -> Path:
@@ -187,8 +273,3 @@ def _next_discarded(run: RunDirectory) -> Path:
         number += 1
     folder.mkdir(parents=True)
     return folder
-
-
-def _step_of(checkpoint: Path) -> int:
-    match = _CHECKPOINT.fullmatch(checkpoint.name)
-    return int(match[1]) if match else -1

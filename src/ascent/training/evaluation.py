@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -15,9 +16,9 @@ from ascent.rewards.code import CodeReward
 from ascent.sandbox.types import Verdict
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
-from ascent.training.records.batch import BatchRecord
+from ascent.training.records.evaluations import OpenEvaluation
 from ascent.training.step.groups import group_requests
-from ascent.types import Sampling, Task
+from ascent.types import Score, Task
 
 if TYPE_CHECKING:
     from ascent.training.trainer import GRPOTrainer
@@ -38,9 +39,10 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of all tasks, in order."""
+    """The results of all tasks, in order, with the weights of `step` optimizer steps."""
 
     results: tuple[TaskResult, ...]
+    step: int = 0
 
     @property
     def greedy(self) -> float:
@@ -55,7 +57,7 @@ class Evaluation:
     def families(self) -> dict[str, Evaluation]:
         """The same by family, in order of name."""
         names = sorted({result.family for result in self.results})
-        return {name: Evaluation(tuple(r for r in self.results if r.family == name)) for name in names}
+        return {name: Evaluation(tuple(r for r in self.results if r.family == name), self.step) for name in names}
 
 
 def save_evaluations(run: RunDirectory, before: Evaluation | None, after: Evaluation | None) -> None:
@@ -76,63 +78,113 @@ def saved_before(run: RunDirectory) -> Evaluation | None:
         return None
     try:
         stored = json.loads(run.evaluation.read_text(encoding="utf-8"))["before"]
-        return None if stored is None else Evaluation(tuple(TaskResult(**row) for row in stored["results"]))
+        return (
+            None
+            if stored is None
+            else Evaluation(tuple(TaskResult(**row) for row in stored["results"]), stored.get("step", 0))
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run.evaluation} is not what a run writes: {type(error).__name__}: {error}") from error
 
 
-def evaluate(
-    trainer: GRPOTrainer, reward: CodeReward, tasks: Sequence[Task], *, samples: int, generation: int, seed: int
-) -> Evaluation:
+def evaluate(trainer: GRPOTrainer, reward: CodeReward, tasks: Sequence[Task], *, samples: int, name: str) -> Evaluation:
     """Sample each task once greedily and `samples` times at the training temperature, and judge all completions.
 
-    Collective: every process takes its share of the tasks, all get the whole result. Seeds don't depend on the
-    weights, so two evaluations of a run differ by the policy alone. Completions are recorded as evaluation rollouts.
+    Collective: every process takes its share of the tasks, all get the whole result. Batches are no larger than the
+    training's. Seeds and random numbers don't depend on the weights or on `name` (such as "before"), so two evaluations
+    of a run differ by the policy alone. It is recorded as all evaluations are (`trainer.evaluating`).
     """
-    trainer.sync_engine()
-    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    mine = list(tasks[rank::world])
-    results: list[TaskResult] = []
-    if mine:
-        greedy = _sample(trainer, reward, mine, 1, trainer.sampling(greedy=True), None, generation, "greedy")
-        sampled = _sample(trainer, reward, mine, samples, trainer.sampling(), seed, generation, "sampled")
-        trainer.record_evaluation([greedy, sampled], generation)
-        for place, task in enumerate(mine):
-            several = sampled.scores[place * samples : (place + 1) * samples]
-            results.append(
-                TaskResult(
-                    task.id,
-                    task.family,
-                    prompt=task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"]),
-                    greedy=float(_passed(greedy.scores[place].verdict)),
-                    sampled=sum(_passed(score.verdict) for score in several) / samples,
-                    completion=str(greedy.texts[place]),
-                )
-            )
-    else:  # takes part in what the others do to sample
-        trainer.sample([])
-        trainer.sample([])
-    gathered: list[TaskResult] = gather_object(results)
-    order = {task.id: place for place, task in enumerate(tasks)}
-    return Evaluation(tuple(sorted(gathered, key=lambda result: order[result.task_id])))
+    was_training = trainer.model.training
+    trainer.model.eval()
+    try:
+        with trainer.evaluating(name) as evaluation:
+            trainer.sync_engine()
+            greedy = _sample(trainer, evaluation, reward, tasks, 1, "greedy")
+            sampled = _sample(trainer, evaluation, reward, tasks, samples, "sampled")
+            results: list[TaskResult] = gather_object(_results(tasks, greedy, sampled))
+            order = {task.id: place for place, task in enumerate(tasks)}
+            found = Evaluation(tuple(sorted(results, key=lambda result: order[result.task_id])), evaluation.step)
+            evaluation.metrics |= {"greedy": found.greedy, "sampled": found.sampled}
+    finally:
+        trainer.model.train(was_training)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A completion's text and the score of its program."""
+
+    text: str
+    score: Score
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was judged and passes all tests."""
+        verdict = self.score.verdict
+        return verdict is not None and verdict.infrastructure_error is None and verdict.all_passed
+
+
+def _results(
+    tasks: Sequence[Task], greedy: Mapping[str, Sequence[_Judged]], sampled: Mapping[str, Sequence[_Judged]]
+) -> list[TaskResult]:
+    """Of this rank's tasks."""
+    return [
+        TaskResult(
+            task.id,
+            task.family,
+            prompt=task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"]),
+            greedy=float(greedy[task.id][0].passed),
+            sampled=sum(each.passed for each in sampled[task.id]) / len(sampled[task.id]),
+            completion=greedy[task.id][0].text,
+        )
+        for task in tasks
+        if task.id in greedy
+    ]
 
 
 def _sample(
+    trainer: GRPOTrainer, evaluation: OpenEvaluation, reward: CodeReward, tasks: Sequence[Task], n: int, kind: str
+) -> dict[str, list[_Judged]]:
+    """Sample and judge `n` completions of each of this rank's tasks. Collective: every rank has as many batches."""
+    args, ranks = trainer.args, evaluation.ranks
+    most = args.per_device_train_batch_size * int(args.steps_per_generation or 1)
+    shares = [len(tasks) * rank // ranks.count for rank in range(ranks.count + 1)]
+    largest = max(end - start for start, end in itertools.pairwise(shares))
+    first, end = shares[ranks.rank] * n, shares[ranks.rank + 1] * n
+    places = range(first, end)  # of this rank's completions among all; n in a row are of one task
+    found: dict[str, list[_Judged]] = {}
+    for batch in range(-(-largest * n // most)):
+        here = places[batch * most : (batch + 1) * most]
+        for task, judged in _sample_batch(trainer, evaluation, reward, tasks, n, kind, here):
+            found.setdefault(task.id, []).append(judged)
+    return found
+
+
+def _sample_batch(
     trainer: GRPOTrainer,
+    evaluation: OpenEvaluation,
     reward: CodeReward,
     tasks: Sequence[Task],
     n: int,
-    sampling: Sampling,
-    seed: int | None,
-    generation: int,
-    label: str,
-) -> BatchRecord:
-    rows = [{"task_id": task.id} for task in tasks for _ in range(n)]
-    prompts: list[Any] = [_as_trl_prompt(task) for task in tasks for _ in range(n)]
-    rank = trainer.accelerator.process_index
-    batch = BatchRecord(rows, f"{label}-{generation}", generation, trainer.state.global_step, rank)
-    prompt_ids, _, _ = trainer._tokenize_prompts(prompts)
-    batch.groups = group_requests(prompt_ids, n, sampling, label=f"{batch.label}-{rank}", seed=seed, rows=rows)
+    kind: str,
+    places: range,
+) -> list[tuple[Task, _Judged]]:
+    """Sample the completions of these places, and judge them."""
+    of_places = [tasks[place // n] for place in places]
+    rows = [{"task_id": task.id} for task in of_places]
+    batch = evaluation.batch(rows, kind)
+    batch.prompts = [_as_trl_prompt(task) for task in of_places]
+    if rows:
+        batch.groups = group_requests(
+            trainer._tokenize_prompts(batch.prompts)[0],
+            n,
+            trainer.sampling(greedy=kind == "greedy"),
+            label=batch.label,
+            draws=batch.draws,
+            first=places[0],
+            seed=None if kind == "greedy" else trainer.args.seed,
+            rows=rows,
+        )
     texts: dict[int, str] = {}
     futures: dict[int, Future[Verdict]] = {}
 
@@ -141,7 +193,7 @@ def _sample(
         futures[place] = reward.evaluate(row["task_id"], text)
 
     batch.completions = trainer.sample(batch.groups, judge)
-    batch.prompts, batch.texts = prompts, [texts[place] for place in range(len(rows))]
+    batch.texts = [texts[place] for place in range(len(rows))]
     batch.scores = [
         reward.score(futures[place].result(), reward.program(rows[place]["task_id"], texts[place]))
         for place in range(len(rows))
@@ -149,12 +201,9 @@ def _sample(
     batch.totals = [score.total for score in batch.scores]
     batch.rewards = [{reward.__name__: total} for total in batch.totals]
     batch.advantages = [None] * len(rows)
-    return batch
+    judged = [_Judged(text, score) for text, score in zip(batch.texts, batch.scores, strict=True)]
+    return list(zip(of_places, judged, strict=True))
 
 
 def _as_trl_prompt(task: Task) -> Any:
     return task.prompt if isinstance(task.prompt, str) else list(task.prompt)
-
-
-def _passed(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.infrastructure_error is None and verdict.all_passed

@@ -33,6 +33,7 @@ from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
+from ascent.training.records.evaluations import check_evaluation_batch
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
@@ -78,7 +79,7 @@ def train(
         tokenizer,
         context=config.rollout.max_model_len or context,
         completion=args.max_completion_length or 1,
-        shown=config.tracking.eval_tasks if config.tracking.evaluate else 0,
+        shown=config.tracking.eval_tasks if config.tracking.evaluate or _trl_evaluates(args) else 0,
     )
     for note in tasks.notes:
         say(f"note: {note}")
@@ -88,6 +89,7 @@ def train(
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
+        _check_held_out(tasks, args)
         opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
@@ -117,23 +119,16 @@ def _train(
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
-    def measure(generation: int, when: str) -> Evaluation | None:
+    def measure(when: str) -> Evaluation | None:
         if not config.tracking.evaluate or not tasks.held_out or trainer.engine is None:
             return None
-        result = evaluate(
-            trainer,
-            judge,
-            tasks.held_out,
-            samples=config.tracking.eval_samples,
-            generation=generation,
-            seed=trainer.args.seed,
-        )
+        result = evaluate(trainer, judge, tasks.held_out, samples=config.tracking.eval_samples, name=when)
         say(f"held-out pass rate {when}: greedy {result.greedy:.1%}, sampled {result.sampled:.1%}")
         return result
 
     main = trainer.accelerator.is_main_process
     if checkpoint is None:
-        before = measure(0, "before")
+        before = measure("before")
         if main and before is not None:  # kept now, so that a run that is resumed can still compare
             save_evaluations(recorder.run, before, None)
     else:
@@ -145,7 +140,7 @@ def _train(
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
         say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
         return RunResult(recorder.run, True, before, None)
-    after = measure(trainer.generation, "after")
+    after = measure("after")
     save_whole_model(trainer.accelerator)
     trainer.save_model(str(recorder.run.path / "model"))
     if main:
@@ -216,7 +211,7 @@ def _trainer(
         list(rewards),
         args,
         train_dataset=to_dataset(tasks.train),
-        eval_dataset=to_dataset(tasks.held_out) if tasks.held_out and args.eval_strategy != "no" else None,
+        eval_dataset=to_dataset(tasks.held_out) if _trl_evaluates(args) else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,
@@ -269,6 +264,21 @@ def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:
             f"({args.generation_batch_size} completions / num_generations={args.num_generations})",
             "Lower trainer.per_device_train_batch_size, or add tasks.",
         )
+
+
+def _trl_evaluates(args: GRPOConfig) -> bool:
+    """Whether TRL evaluates too, in between."""
+    return args.eval_strategy != "no" or args.eval_on_start
+
+
+def _check_held_out(tasks: RunTasks, args: GRPOConfig) -> None:
+    if _trl_evaluates(args):
+        if not tasks.held_out:
+            raise InputError(
+                "trainer.eval_strategy and trainer.eval_on_start evaluate on held-out tasks, but there are none",
+                "Hold some out with tasks.held_out.",
+            )
+        check_evaluation_batch(args, args.num_generations_eval or args.num_generations or 1)
 
 
 def _model_dtype(args: GRPOConfig) -> str:
@@ -327,10 +337,12 @@ def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
 def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | None:
     checkpoint = run.last_checkpoint()
     state = None if checkpoint is None else run_directory.read_state(checkpoint)
+    args.distributed_state.wait_for_everyone()  # all have read which one it is
     if args.process_index == 0:
         discarded = run_directory.discard_after(run, state)
         if discarded is not None:
             say(f"moved what lies beyond the checkpoint to {discarded}")
+    args.distributed_state.wait_for_everyone()
     say(f"resuming after step {state.step}" if state else "no complete checkpoint: starting anew")
     return checkpoint
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,18 @@ from ascent.compat.float_masks import keep_float_masks
 from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.tracking.run_directory import STATE_FILE, RunState, read_state, write_json
+from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
 from ascent.training.arguments import default_arguments
-from ascent.training.checkpoint import sampled_ahead
+from ascent.training.checkpoint import buffered, sampled_ahead
+from ascent.training.checkpoint.saving import saving
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import check_adapters, check_staleness, difference_check, sampler_for, tell_bias
-from ascent.training.records.batch import BatchRecord, none_if_nan
+from ascent.training.records.batch import BatchRecord, masked_places
+from ascent.training.records.engine_figures import of_all_ranks
+from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.records.step_metrics import StepMetrics, gained, seen
 from ascent.training.sampling_settings import sampling_settings
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
@@ -116,12 +120,14 @@ class GRPOTrainer(TRLTrainer):
         self._clock = StepClock(devices.synchronize)
         self._generation = 0
         self._batch: BatchRecord | None = None
-        self._step_loss = torch.zeros((), device=self.accelerator.device)
-        self._recorded_step = 0
-        self._seen: dict[str, int] = {}
+        self._step_metrics = StepMetrics(self.accelerator.device)
+        self._engine_stats = lambda: of_all_ranks(self.engine, ranks, same_servers=self._served)
+        self._evaluations = Evaluations(ranks, self._clock, recorder, run_name, self.args.seed, self._engine_stats)
+        self._recorded_step = self._saved_step = 0
         self._reward_seconds = 0.0
         self._sampled_since_step = False
         self._resume_point = RunState(generation=0, micro_step=0, step=0)
+        self._resume_slices: list[buffered.Slice] | None = None  # what the resume point's generation is made of
         self._looks_ahead = staleness > 0
         self._lookahead: Lookahead | None = None
         self.engine: RolloutEngine | None = None
@@ -153,26 +159,24 @@ class GRPOTrainer(TRLTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if self._plain:
             return super()._generate_and_score_completions(inputs)
-        evaluation = not self.model.training
-        self._batch = BatchRecord(
-            rows=inputs,
-            label=f"eval-{self._generation}" if evaluation else str(self._generation),
-            generation=self._generation,
-            step=self.state.global_step + 1,
-            rank=self.accelerator.process_index,
-            biased_by=self._biased_by,
-        )
+        evaluation = self._evaluations.current
+        if evaluation is None and not self.model.training:  # asked for by other ways than `evaluate` and `predict`
+            with self.evaluating("eval"):
+                return self._generate_and_score_completions(inputs)
+        number, step, rank = self._generation, self.state.global_step + 1, self.accelerator.process_index
+        self._batch = evaluation.batch(inputs) if evaluation else BatchRecord(inputs, str(number), number, step, rank)
+        self._batch.biased_by = self._biased_by
         output = super()._generate_and_score_completions(inputs)
-        if self._difference_check is not None and not evaluation:
+        if self._difference_check is not None and evaluation is None:
             self._difference_check.check(output, self._batch)
-        self._batch.advantages = output["advantages"].tolist()
+        self._batch.advantages, self._batch.masked = output["advantages"].tolist(), masked_places(output)
         metrics = self._metrics["eval" if evaluation else "train"]
-        for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation).items():
+        for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation is not None).items():
             metrics[name].append(value)
-        if self._recorder is not None:
-            records = self._batch.records(self._run_name)
-            self._recorder.generation(self._generation, records, evaluation=evaluation)
-        self._generation += not evaluation
+        if evaluation is None:
+            if self._recorder is not None:
+                self._recorder.generation(number, self._batch.records(self._run_name))
+            self._generation += 1
         return output
 
     def _generate_single_turn(
@@ -189,12 +193,13 @@ class GRPOTrainer(TRLTrainer):
                 "Set plain=True in GRPOConfig to take TRL's own path.",
             )
         assert self._batch is not None
-        rows = self._batch.rows
-        self._batch.groups = self._groups(prompt_ids, rows, num_generations, self._batch.label)
-        self._batch.completions = completions = self.sample(self._batch.groups)
-        self._batch.dropped = self._sampler.take_dropped()
-        if self.model.training and self._looks_ahead:
-            self._sample_ahead(rows, num_generations)
+        batch, rows = self._batch, self._batch.rows
+        batch.groups = self._groups(prompt_ids, rows, num_generations, batch.label, **batch.place)
+        batch.completions = completions = self.sample(batch.groups)
+        if batch.evaluation is None:
+            batch.dropped = self._sampler.take_dropped()
+            if self._looks_ahead:
+                self._sample_ahead(rows, num_generations)
         logps = [list(completion.logps) for completion in completions] if self.use_vllm else None
         return [list(completion.token_ids) for completion in completions], logps
 
@@ -205,11 +210,11 @@ class GRPOTrainer(TRLTrainer):
     def sample(self, groups: Sequence[LocalGroup], receive: Receive | None = None) -> list[Completion]:
         """Sample all groups, in the order of their places. Each completion is given to `receive` as it ends; by default
         its rewards are started. Collective over all ranks."""
-        self._sampled_since_step = True
+        self._sampled_since_step |= self._evaluations.current is None
         return self._sampler.sample(groups, receive)
 
     def _groups(
-        self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str
+        self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str, **place: Any
     ) -> list[LocalGroup]:
         return group_requests(
             prompt_ids,
@@ -219,6 +224,7 @@ class GRPOTrainer(TRLTrainer):
             rank=self.accelerator.process_index,
             seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", False) else None,
             rows=rows,
+            **place,
         )
 
     def _sample_ahead(self, rows: Sequence[dict[str, Any]], num_generations: int) -> None:
@@ -237,7 +243,10 @@ class GRPOTrainer(TRLTrainer):
         return prompt_ids
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """See Trainer. With staleness, the batches of the next generation are fetched with this one's."""
+        """See Trainer. With staleness, the batches of the next generation are fetched with this one's. There are none
+        beyond the last step, from which a run that was killed at its end may be resumed."""
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
         if self._looks_ahead:
             if self._lookahead is None or self._lookahead.batches is not epoch_iterator:
                 self._lookahead = Lookahead(epoch_iterator, self._generate_every)
@@ -248,34 +257,36 @@ class GRPOTrainer(TRLTrainer):
         """The sampling settings of `args`."""
         return sampling_settings(self, greedy=greedy)
 
-    def record_evaluation(self, batches: Sequence[BatchRecord], generation: int) -> None:
-        """Keep the completions of an evaluation."""
-        if self._recorder is not None:
-            records = [record for batch in batches for record in batch.records(self._run_name)]
-            self._recorder.generation(generation, records, evaluation=True)
+    # ---- evaluations --------------------------------------------------------------------------------------------
+
+    def evaluating(self, name: str) -> AbstractContextManager[OpenEvaluation]:
+        """What is sampled inside is an evaluation's: kept apart from the training, and recorded. Collective."""
+        step, generation = self.state.global_step, self._generation
+        return self._evaluations.evaluating(name, step=step, generation=generation, apart=not self._plain)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
+        """See Trainer. Every evaluation and prediction of TRL's comes through here."""
+        check_evaluation_batch(self.args, self.num_generations_eval)
+        before = seen(self._metrics["eval"])
+        with self.evaluating(metric_key_prefix) as evaluation:
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **keywords)
+            evaluation.take(output.metrics, gained(self._metrics["eval"], before))
+        return output
 
     # ---- rewards, log-probabilities and loss -----------------------------------------------------------------------
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         with self._clock.phase("reward_exposed"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if self._batch is None:
+        if (batch := self._batch) is None:
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
-        totals = (local * self.reward_weights.to(local.device)).nansum(dim=1)
-        totals[local.isnan().all(dim=1)] = math.nan
-        batch = self._batch
-        batch.prompts, batch.texts = prompts, completions
-        batch.totals = [none_if_nan(total) for total in totals.tolist()]
-        batch.rewards = [
-            {name: none_if_nan(value) for name, value in zip(self.reward_func_names, row, strict=True)}
-            for row in local.tolist()
-        ]
+        batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
         functions: list[Any] = self.reward_funcs
         for reward in functions:
             if isinstance(reward, ScoredReward):
                 batch.scores = reward.scores
-                self._reward_seconds += reward.seconds
+                self._reward_seconds += reward.seconds if batch.evaluation is None else 0.0
         return rewards
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **keywords: Any) -> Any:
@@ -298,67 +309,54 @@ class GRPOTrainer(TRLTrainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients and not self._plain:
             self._algorithm.adjust_gradients(model)
-        self._step_loss += loss
+        self._step_metrics.add_loss(loss)
         return loss
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **keywords: Any) -> None:
         if self.state.global_step != self._recorded_step:
             self._recorded_step = self.state.global_step
             self._resume_point = RunState(self._generation, self._step, self.state.global_step)
+            self._resume_slices = self._buffered_inputs if self._step % self._generate_every else None
             self._finish_step(grad_norm)
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
-        self._seen = {name: len(values) for name, values in self._metrics["train"].items()}
+        self._step_metrics.logged(self._metrics["train"])
 
     def _finish_step(self, grad_norm: Any) -> None:
         self._clock.base("other")
         times = self._clock.finish_step(self._reward_seconds)
-        loss = float(self.accelerator.gather(self._step_loss.reshape(1)).mean())
-        self._step_loss.zero_()
-        self._reward_seconds = 0.0
-        engine = self.engine.stats() if self.engine is not None and self._sampled_since_step else None
-        self._sampled_since_step = False
-        metrics = {"loss": loss, "learning_rate": self._get_learning_rate(), "grad_norm": _number(grad_norm)}
-        metrics |= {name: self._this_step(name, values) for name, values in self._metrics["train"].items()}
+        loss = float(self.accelerator.gather(self._step_metrics.take_loss()).mean())
+        engine = self._engine_stats() if self._sampled_since_step else None
+        self._reward_seconds, self._sampled_since_step = 0.0, False
+        norm = None if grad_norm is None else float(grad_norm)
+        metrics = {"loss": loss, "learning_rate": self._get_learning_rate(), "grad_norm": norm}
+        metrics |= self._step_metrics.gained(self._metrics["train"])
         for name, seconds in asdict(times).items():
             self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
         if self._recorder is not None and self.accelerator.is_main_process:
-            self._recorder.step(
-                StepRecord(
-                    step=self.state.global_step,
-                    total_steps=self.state.max_steps,
-                    epoch=float(self.state.epoch or 0.0),
-                    generation=None if self._plain else self._generation - 1,
-                    metrics={name: None if value is None else none_if_nan(value) for name, value in metrics.items()},
-                    times=times,
-                    engine=engine,
-                    device=asdict(devices.use()),
-                )
-            )
+            epoch, generation = float(self.state.epoch or 0.0), None if self._plain else self._generation - 1
+            step, steps, device = self.state.global_step, self.state.max_steps, asdict(devices.use())
+            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, device))
         devices.reset_peak()
-
-    def _this_step(self, name: str, values: list[float]) -> float | None:
-        """The mean of what a metric gained in this step; the last value where it gained none."""
-        new = values[self._seen.get(name, 0) :] or values[-1:]
-        valid = [value for value in new if not math.isnan(value)]
-        return sum(valid) / len(valid) if valid else None
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        if self._looks_ahead and (ahead := self._sampler.finish_ahead()):
-            sampled_ahead.save(folder, self.accelerator.process_index, ahead)
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            write_json(folder / STATE_FILE, asdict(self._resume_point))  # last: it says that the checkpoint is complete
+        state = replace(self._resume_point, evaluations=self._evaluations.done)
+        with saving(folder, state, self.args, self.state, self.accelerator.wait_for_everyone):
+            if self._looks_ahead and (ahead := self._sampler.finish_ahead()):
+                sampled_ahead.save(folder, self.args.process_index, ahead)
+            if self._resume_slices is not None and not self._plain:
+                buffered.save(folder, self._resume_slices, self.args)
+            super()._save_checkpoint(model, trial)
+        self._saved_step = self.state.global_step
 
     def save_last_step(self) -> int:
-        """Write a checkpoint of the last whole step, in the middle of one that can't be finished; its number (0: there
-        is none). Collective."""
+        """Write a checkpoint of the last whole step, in the middle of one that can't be finished, unless there is one;
+        its number (0: there is none). Collective."""
         if not self._plain:
             self._sampler.forget_ahead()
-        if self.state.global_step > 0:
+        if self.state.global_step != self._saved_step:
             self._save_checkpoint(self.model, trial=None)
         return self.state.global_step
 
@@ -366,12 +364,12 @@ class GRPOTrainer(TRLTrainer):
         accept_cpu_index()
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (Path(checkpoint) / STATE_FILE).is_file():
-            state = read_state(Path(checkpoint))
+            state = self._resume_point = read_state(Path(checkpoint))
             self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
-            self._resume_point = state
+            self._saved_step, self._evaluations.done = state.step, max(state.evaluations, self._evaluations.done)
             if not self._plain:
-                self._sampler.keep(sampled_ahead.load(Path(checkpoint), self.accelerator.process_index))
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+                ranks = self.agreement.ranks
+                self._sampler.keep(sampled_ahead.load(Path(checkpoint), ranks.rank))
+                if state.micro_step % self._generate_every:
+                    self._resume_slices = buffered.load(Path(checkpoint), self.args, ranks, tell=print_on_stderr)
+                    self._buffered_inputs = self._resume_slices

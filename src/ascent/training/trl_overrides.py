@@ -21,11 +21,12 @@ OVERRIDDEN: dict[str, str] = {
     "_generate_single_turn": "samples with Ascent's engine and starts rewards; takes TRL's place",
     "_calculate_rewards": "timed; keeps each reward for the records",
     "_get_per_token_logps_and_entropies": "timed",
-    "get_batch_samples": "with staleness, knows the next generation's rows; they are handed on unchanged",
+    "get_batch_samples": "with staleness, knows the next generation's rows; none beyond the last step",
+    "evaluation_loop": "what is sampled inside is kept apart from the training, and recorded",
     "compute_loss": "the algorithm's, which is given TRL's",
     "training_step": "timed; sums the step's loss; lets the algorithm change the gradients",
     "_maybe_log_save_evaluate": "writes the step's record before TRL clears its metrics",
-    "_save_checkpoint": "adds Ascent's state",
+    "_save_checkpoint": "adds Ascent's state; whole at any moment of a kill",
     "_load_optimizer_and_scheduler": "restores Ascent's state",
 }
 # what is called or read without being overridden: VLLMGeneration's walk over parameters
@@ -37,6 +38,7 @@ DIGESTS: dict[str, str] = {
     "_calculate_rewards": "a30f2929443bd289",
     "_get_per_token_logps_and_entropies": "31bbe58ca8ba5d47",
     "get_batch_samples": "ce1d3f8e633c3fb4",
+    "evaluation_loop": "c929d29009a4e6f9",
     "compute_loss": "9fa6e158f544f732",
     "training_step": "96c133253ca1d7ee",
     "_maybe_log_save_evaluate": "c3945a2525b7ede2",

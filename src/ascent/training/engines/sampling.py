@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 
 from ascent.errors import InputError
-from ascent.rewards.base import start_rewards
+from ascent.rewards.base import drop_rewards, start_rewards
 from ascent.rollout.engine import EnginePlace, EngineSettings, RolloutEngine
 from ascent.rollout.narrowed_sampling import narrowing
 from ascent.rollout.weights.adapters import refuse_unmergeable
@@ -82,6 +82,7 @@ def sampler_for(trainer: Any, engine: RolloutEngine, *, verify: bool) -> Sampler
         trainer._clock,
         decode=functools.partial(decoder.decode, skip_special_tokens=True),
         receive=lambda place, row, text: start_rewards(trainer.reward_funcs, row, text),
+        drop=lambda row, text: drop_rewards(trainer.reward_funcs, row, text),
         progress=trainer._recorder.sampled if trainer._recorder is not None else lambda done, total: None,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,14 @@ class BatchRecord:
     """Filled in the order of a generation: rows, groups, completions, texts, rewards, advantages."""
 
     rows: Sequence[dict[str, Any]]
-    label: str  # names the generation in ids: "12", "eval-12", "greedy-12", "sampled-12"
+    label: str  # names the generation in ids: "12"; the evaluation: "eval-3", "eval-3-greedy", "eval-3-sampled"
     generation: int
     step: int
     rank: int
+    evaluation: str | None = None  # which evaluation; None for what is trained on
+    draws: str | None = None  # names the seeds where not the label does: evaluations differ by the policy alone
+    first: int = 0  # how many completions of this label this rank has sampled before
+    first_of_all: int = 0  # and all ranks
     groups: list[LocalGroup] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
     prompts: Sequence[Any] = ()
@@ -31,12 +35,30 @@ class BatchRecord:
     scores: Sequence[Score] = ()  # of a reward function that gives verdicts; empty without one
     biased_by: tuple[str, ...] = ()  # sampling settings that bias its importance ratios
     dropped: int = 0  # completions that were sampled ahead for this batch and not asked for
+    masked: dict[int, str] = field(default_factory=dict)  # by place: why a completion is not trained on
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where it stands in its generation or evaluation (`group_requests`)."""
+        return {"draws": self.draws, "first": self.first_of_all}
+
+    def take_rewards(
+        self, prompts: Sequence[Any], texts: Sequence[Any], rewards_BF: Any, weights_F: Any, names: Sequence[str]
+    ) -> None:
+        """Keep what each reward function gave (NaN for nothing), and their weighted sum, as TRL makes it."""
+        totals = (rewards_BF * weights_F.to(rewards_BF.device)).nansum(dim=1)
+        totals[rewards_BF.isnan().all(dim=1)] = math.nan
+        self.prompts, self.texts = prompts, texts
+        self.totals = [none_if_nan(total) for total in totals.tolist()]
+        self.rewards = [
+            {name: none_if_nan(value) for name, value in zip(names, row, strict=True)} for row in rewards_BF.tolist()
+        ]
 
     def records(self, run_name: str) -> list[RolloutRecord]:
         """One record a completion. Empty when the batch was not sampled by Ascent's engine."""
         places = [(group, index) for group in self.groups for index in range(group.request.n)]
         return [
-            self._record(place, group, index, f"{run_name}/{self.label}/{self.rank}/{place}")
+            self._record(place, group, index, f"{run_name}/{self.label}/{self.rank}/{self.first + place}")
             for place, (group, index) in enumerate(places)
         ]
 
@@ -44,11 +66,12 @@ class BatchRecord:
         completion = self.completions[place]
         score = self.scores[place] if self.scores else None
         verdict = score.verdict if score else None
-        masked = self.totals[place] is None
+        dropped_why = self._dropped_why(place)
         return RolloutRecord(
             sample_id=sample_id,
             group_id=group.request.group_id,
             task_id=str(self.rows[place].get("task_id", "")),
+            evaluation=self.evaluation,
             generation=self.generation,
             step=self.step,
             rank=self.rank,
@@ -64,16 +87,36 @@ class BatchRecord:
             reward=self.totals[place],
             rewards=self.rewards[place],
             parts=score.parts if score else {},
-            advantage=self.advantages[place],
+            advantage=self.advantages[place] if self.evaluation is None else None,
             compiled=verdict.compiled if verdict else None,
             outcomes=[str(outcome) for outcome in verdict.outcomes] if verdict else [],
             error=(verdict.infrastructure_error or verdict.error) if verdict else None,
             sandbox_seconds=verdict.seconds if verdict else None,
             sandbox_level=verdict.level if verdict else None,
-            kept=not masked,
-            dropped_why="not scored by any reward function" if masked else None,
+            kept=dropped_why is None,
+            dropped_why=dropped_why,
             sample_seconds=completion.finished_at - completion.submitted_at,
         )
+
+    def _dropped_why(self, place: int) -> str | None:
+        if self.evaluation is not None:
+            return "sampled for an evaluation"
+        return "not scored by any reward function" if self.totals[place] is None else self.masked.get(place)
+
+
+def masked_places(output: Mapping[str, Any]) -> dict[int, str]:
+    """Which rows of TRL's batch have no token in the loss, and why."""
+    mask_BC = output["completion_mask"]
+    found = dict.fromkeys(_empty(mask_BC), "truncated, or without a token (mask_truncated_completions)")
+    ratio = output.get("importance_sampling_ratio")  # (B, C), or (B, 1) of whole sequences
+    if ratio is not None:
+        for place in _empty(mask_BC * ratio):
+            found.setdefault(place, "importance ratio out of bounds (vllm_importance_sampling_mode)")
+    return found
+
+
+def _empty(weight_BC: Any) -> list[int]:
+    return [place for place, any_left in enumerate(weight_BC.ne(0).any(dim=1).tolist()) if not any_left]
 
 
 def as_text(content: Any) -> str:
@@ -86,5 +129,5 @@ def as_text(content: Any) -> str:
 
 
 def none_if_nan(value: float) -> float | None:
-    """JSON and parquet have no NaN that everybody reads alike."""
+    """Parquet has no NaN that everybody reads alike."""
     return None if math.isnan(value) else value

@@ -13,8 +13,8 @@ from ascent.types import EngineStats, StepTimes
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names; `engine` is None when the step
-    sampled nothing."""
+    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names; `engine` is of all ranks, None when
+    the step sampled nothing."""
 
     step: int
     total_steps: int
@@ -39,6 +39,34 @@ class StepRecord:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """One evaluation, after `step` optimizer steps, of which `generation` generations were sampled. `name` is "before",
+    "after", or TRL's prefix ("eval", "eval_NAME"). `completions` and `engine` are of all ranks."""
+
+    number: int
+    name: str
+    step: int
+    generation: int
+    completions: int
+    seconds: float
+    metrics: Mapping[str, float | None]
+    engine: EngineStats | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in evaluations.jsonl."""
+        return {
+            "evaluation": self.number,
+            "name": self.name,
+            "step": self.step,
+            "generation": self.generation,
+            **self.metrics,
+            "completions": self.completions,
+            "seconds": self.seconds,
+            "engine": None if self.engine is None else asdict(self.engine),
+        }
+
+
 class Recorder(Protocol):
     """Receives every step and every sampled completion. `rank` 0 receives the steps."""
 
@@ -46,8 +74,16 @@ class Recorder(Protocol):
         """A completion has finished; `done` of `total` of this generation."""
         ...
 
-    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
+    def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
         """A generation of this rank has been scored."""
+        ...
+
+    def next_evaluation(self) -> int:
+        """The first number that no evaluation has which is kept already."""
+        ...
+
+    def evaluation(self, record: EvaluationRecord, records: Sequence[RolloutRecord]) -> None:
+        """An evaluation has ended; `records` are all completions that this rank sampled in it."""
         ...
 
     def step(self, record: StepRecord) -> None:
@@ -68,10 +104,20 @@ class RunRecorder:
         """See Recorder."""
         self.on_sampled(done, total)
 
-    def generation(self, number: int, records: Sequence[RolloutRecord], *, evaluation: bool) -> None:
+    def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
         """See Recorder."""
-        prefix = "eval-" if evaluation else ""
-        write_rollouts(self.run.rollouts / f"{prefix}{number:06d}-rank{self.rank}.parquet", records)
+        write_rollouts(self.run.generation_rollouts(number, self.rank), records)
+
+    def next_evaluation(self) -> int:
+        """See Recorder."""
+        return self.run.next_evaluation()
+
+    def evaluation(self, record: EvaluationRecord, records: Sequence[RolloutRecord]) -> None:
+        """See Recorder."""
+        if records:
+            write_rollouts(self.run.evaluation_rollouts(record.number, record.step, self.rank), records)
+        if self.rank == 0:
+            append_json_line(self.run.evaluations, record.to_json())
 
     def step(self, record: StepRecord) -> None:
         """See Recorder."""

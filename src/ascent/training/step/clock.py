@@ -39,6 +39,18 @@ class StepClock:
             self._switch()
             self._stack.pop()
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Count nothing of the time inside: for no phase, and not for the step."""
+        self._switch()
+        kept, since = dict(self._seconds), self._since
+        try:
+            yield
+        finally:
+            self._switch()
+            self._seconds = defaultdict(float, kept)
+            self._started += self._since - since
+
     @property
     def current(self) -> Phase:
         """The innermost phase; once an exception has left a phase, the innermost that it left."""

@@ -97,6 +97,11 @@ class Flight:
         """All of them, in the order of their places."""
         return [self._completions[place] for place in range(self._total)]
 
+    def arrived(self) -> list[tuple[LocalGroup, Completion]]:
+        """What has come back so far, each with its group."""
+        groups = {group.request.group_id: group for group in self.groups}
+        return [(groups[completion.group_id], completion) for completion in self._completions.values()]
+
     def _arrive(self, completion: Completion) -> None:
         place = self._places[completion.group_id] + completion.index
         self._completions[place] = completion

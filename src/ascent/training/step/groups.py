@@ -36,17 +36,20 @@ def group_requests(
     sampling: Sampling,
     *,
     label: str,
+    draws: str | None = None,
+    first: int = 0,
     rank: int = 0,
     seed: int | None = None,
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[LocalGroup]:
     """Group a rank's part of a batch, in which each prompt stands `num_generations` times in a row over all ranks.
 
-    `label` names the generation, `rows` are the dataset's rows of the prompts. Completion k of a group has the seed
-    `group seed + k`, whatever rank samples it. Raises ValueError when the prompts of one group differ.
+    `label` names the generation, `first` is the place of the batch in it, `rows` are the dataset's rows of the prompts.
+    Completion k of a group has the seed `group seed + k`, whatever rank samples it; the group's seed is made of `seed`,
+    of `draws` (default: the label) and of the group's number. Raises ValueError when the prompts of one group differ.
     """
     groups: list[LocalGroup] = []
-    start = rank * len(prompts)
+    start = first + rank * len(prompts)
     for position, prompt in enumerate(prompts):
         number, offset = divmod(start + position, num_generations)
         group_id = f"{label}-{number}"
@@ -58,7 +61,7 @@ def group_requests(
                 )
             groups[-1] = replace(previous, request=replace(previous.request, n=previous.request.n + 1))
             continue
-        base = None if seed is None else _group_seed(seed, group_id) + offset
+        base = None if seed is None else _group_seed(seed, f"{draws or label}-{number}") + offset
         request = RolloutRequest(group_id, tuple(prompt), 1, sampling, base)
         groups.append(LocalGroup(request, position, offset, rows[position] if rows is not None else {}))
     return groups

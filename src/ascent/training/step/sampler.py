@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # what is done with a completion as it ends: its place in the local batch, the row of its prompt, its text
 Receive = Callable[[int, Mapping[str, Any], str], None]
+# what is done with one that was handed on and then won't be asked for: the row of its prompt, its text
+Drop = Callable[[Mapping[str, Any], str], None]
 
 
 class TrainedWeights(Protocol):
@@ -67,11 +69,13 @@ class Sampler:
         decode: Callable[[Sequence[int]], str],
         receive: Receive,
         progress: Callable[[int, int], None],
+        drop: Drop = lambda row, text: None,
     ) -> None:
         """`decode` gives the text of token ids, in any thread. `receive` takes completions for which `sample` names no
-        receiver of their own. `progress(done, total)` is told how many of a generation have ended on this rank."""
+        receiver of their own, `drop` those of them that were sampled ahead and then not asked for.
+        `progress(done, total)` is told how many of a generation have ended on this rank."""
         self._engine, self._weights, self._agreement, self._clock = engine, weights, agreement, clock
-        self._decode, self._receive, self._progress = decode, receive, progress
+        self._decode, self._receive, self._progress, self._drop = decode, receive, progress, drop
         self._in_engine: tuple[int, str] | None = None  # optimizer steps and content of what the engine holds
         self._deliveries: list[int] = []  # optimizer steps of each; the engine's versions are places in this list
         self._ahead: Flight | None = None
@@ -97,10 +101,14 @@ class Sampler:
             if flight.groups == list(groups):
                 return completions
             self._ahead = flight  # what is asked for comes in between, such as an evaluation
-        kept, self._from_checkpoint = self._from_checkpoint, None
-        if kept is not None and not self._agreement.ranks.any_rank(not _answers(groups, kept)):
-            return self._finish(self._flight(groups, receive, kept))
-        self._dropped += len(kept or ())
+        kept = self._from_checkpoint
+        if kept is not None and self._agreement.ranks.any_rank(
+            _means(groups, kept)
+        ):  # otherwise it comes in between, too
+            self._from_checkpoint = None
+            if not self._agreement.ranks.any_rank(not _answers(groups, kept)):
+                return self._finish(self._flight(groups, receive, kept))
+            self._dropped += len(kept)
         return self._finish(self._launch(groups, receive))
 
     def sample_ahead(self, groups: Sequence[LocalGroup]) -> None:
@@ -114,13 +122,15 @@ class Sampler:
         return [] if self._ahead is None else self._finish(self._ahead)
 
     def keep(self, completions: Sequence[Completion]) -> None:
-        """Completions that a checkpoint kept: the next `sample` returns them when it asks for them. Called on every
-        rank, also where there are none."""
-        self._from_checkpoint = list(completions)
+        """Completions that a checkpoint kept: `sample` returns them when it asks for them on all ranks. Called on every
+        rank, also where there are none. Collective."""
+        none_anywhere = self._agreement.ranks.max_over_ranks(len(completions)) == 0
+        self._from_checkpoint = None if none_anywhere else list(completions)
 
     def drop_ahead(self) -> None:
         """Let go of what was sampled ahead; it is counted."""
-        self._dropped += len(self.finish_ahead()) + len(self._from_checkpoint or ())
+        self.finish_ahead()
+        self._dropped += self._tell_dropped(self._ahead) + len(self._from_checkpoint or ())
         self._ahead = self._from_checkpoint = None
 
     def forget_ahead(self) -> None:
@@ -128,11 +138,19 @@ class Sampler:
         flight, self._ahead = self._ahead, None
         if flight is not None:
             flight.join()
+            self._tell_dropped(flight)
 
     def take_dropped(self) -> int:
         """How many completions were sampled ahead and then not asked for, since the last call."""
         dropped, self._dropped = self._dropped, 0
         return dropped
+
+    def _tell_dropped(self, flight: Flight | None) -> int:
+        """Tell of each completion of a flight that has come back; how many these are."""
+        arrived = flight.arrived() if flight is not None else []
+        for group, completion in arrived:
+            self._drop(group.row, self._decode(completion.token_ids))
+        return len(arrived)
 
     def _launch(self, groups: Sequence[LocalGroup], receive: Receive | None) -> Flight:
         """Weights into the engine, and the groups after them. All ranks have launched, or all end."""
@@ -236,6 +254,11 @@ def _what_ended(flight: Flight) -> Exception | None:
 def print_on_stderr(text: str) -> None:
     """For sentences to the user, from whichever rank they concern."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _means(groups: Sequence[LocalGroup], completions: Sequence[Completion]) -> bool:
+    """Whether the completions are of the generation that the groups ask for, by their groups' names."""
+    return bool({group.request.group_id for group in groups} & {each.group_id for each in completions})
 
 
 def _answers(groups: Sequence[LocalGroup], completions: Sequence[Completion]) -> bool:
