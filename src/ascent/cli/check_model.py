@@ -20,10 +20,12 @@ def add(verbs: Verbs) -> None:
 
 def _check_model(args: argparse.Namespace) -> int:
     from ascent.environment import commands
+    from ascent.models.folder import base_of_adapter, whole_model
 
     try:
         return commands.check_model(
             args.model,
+            whole=base_of_adapter if args.static else whole_model,  # merging runs torch and writes files
             context=args.context,
             generate=not args.no_generate,
             static_only=args.static,

@@ -58,7 +58,10 @@ def whole_model(folder: Path) -> Path:
 
 
 def base_of_adapter(folder: Path) -> Path:
-    """The folder itself, or where it holds a LoRA adapter that of its base model. Raises InputError as `whole_model`."""
+    """The folder itself, or where it holds a LoRA adapter that of its base model.
+
+    Raises InputError as `whole_model` does.
+    """
     return find_base(read_adapter(folder), model_folder) if is_adapter(folder) else folder
 
 
