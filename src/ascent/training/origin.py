@@ -36,13 +36,13 @@ def record_origin(
     before = read_origin(run) if step > 0 else None
     if before is None:
         model = config.model
-        named = {"name": model.path, "revision": model.revision, "digest": weights_digest(base)}
+        digest = weights_digest(base) if step == 0 else None  # begun by an older release: not known any more
+        named = {"name": model.path, "revision": model.revision, "digest": digest}
         content: dict[str, Any] = {"schema": "ascent.origin/1", "base": named, "tasks": [asked]}
     else:
         kept = [each for each in before["tasks"] if each["since_step"] < step]
-        if kept and {**kept[-1], "since_step": step} == asked:
-            return
-        content = {**before, "tasks": [*kept, asked]}
+        same = kept and {**kept[-1], "since_step": step} == asked
+        content = {**before, "tasks": kept if same else [*kept, asked]}
     write_json(run.path / ORIGIN_FILE, content)
 
 

@@ -80,7 +80,7 @@ def model_card(content: dict[str, Any]) -> str:
 def _rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     base = content["base"]
     revision = f" at {base['revision']}" if base.get("revision") else ""
-    rows = [("base model", f"{base['name']}{revision}, weights {base.get('digest', 'not recorded')}")]
+    rows = [("base model", f"{base['name']}{revision}, weights {base.get('digest') or 'not recorded'}")]
     for tasks in content["tasks"] or ():
         since = f" (from step {tasks['since_step'] + 1})" if tasks["since_step"] else ""
         for part, name in (("train", "training tasks"), ("held_out", "held-out tasks")):
