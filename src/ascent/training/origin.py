@@ -7,15 +7,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.models.adapter_base import ORIGIN_FILE
 from ascent.models.digests import weights_digest
 from ascent.tracking.run_directory import RunDirectory, read_state, write_json
-from ascent.training.policy_tasks import RunTasks
 from ascent.types import Task
+
+if TYPE_CHECKING:
+    from ascent.training.policy_tasks import RunTasks
 
 
 def record_origin(
