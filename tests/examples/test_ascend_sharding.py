@@ -15,6 +15,7 @@ import yaml
 from ascent import config
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import read_json_lines
+from ascent.training.export import export
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(3600)]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ascend"
@@ -28,6 +29,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "ascend"
 def test_sharded_training_feeds_the_engine_saves_and_resumes(
     example: str, dtype: str, largest_mean: float, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
+    from transformers import AutoModelForCausalLM
+
     settings = yaml.safe_load((EXAMPLES / example).read_text("utf-8"))
     run = run_directory.create(tmp_path, "run")
     small = _small(settings, tiny_policy(tied=False, dtype=dtype), task_file, dtype)
@@ -42,6 +45,9 @@ def test_sharded_training_feeds_the_engine_saves_and_resumes(
     assert (run.checkpoints / "checkpoint-2" / "pytorch_model_fsdp.bin").is_file()
     weights = "adapter_model.safetensors" if settings["model"].get("lora") else "model.safetensors"
     assert (run.path / "model" / weights).is_file()
+    for checkpoint in (2, None):
+        exported = export(run.path, checkpoint=checkpoint).folder
+        assert str(AutoModelForCausalLM.from_pretrained(exported, dtype="auto").dtype) == f"torch.{dtype}"
     small["trainer"]["max_steps"] = 4
     _write(run.config, small)
     _train(run.path, "--resume")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,21 @@ def test_a_run_without_evaluations_ends_too(tmp_path: Path, before: Any, after: 
     assert "model/" not in said, "only what is there is named"
 
 
+@pytest.mark.parametrize("lora", [True, False])
+def test_commands_of_the_advice_can_be_pasted(lora: bool, tmp_path: Path) -> None:
+    """Whole on a line however narrow the terminal is, and right for names with blanks."""
+    run = make_run(tmp_path / "a run", [0.5], None, None)
+    assert "ascent generate" not in ending(run), "there is no model"
+    (run / "model").mkdir()
+    if lora:
+        (run / "model" / "adapter_config.json").write_text("{}")
+    said = ending(run, width=40)
+    commands = [shlex.split(line.partition("ascent ")[2]) for line in said.splitlines() if " ascent " in line]
+    assert ["generate", f"{run}/model", "--prompt", "PROMPT"] in commands
+    assert ["export", str(run)] in commands
+    assert ("LoRA adapter" in ending(run, width=300)) == lora
+
+
 def test_columns_rise_with_the_pass_rate(tmp_path: Path) -> None:
     rates: list[float | None] = [number / 99 for number in range(100)]
     said = ending(make_run(tmp_path / "run", rates, None, None), width=50)
@@ -111,7 +127,8 @@ def test_columns_rise_with_the_pass_rate(tmp_path: Path) -> None:
     assert heights == sorted(heights)
     assert heights[0] <= 1
     assert heights[-1] >= 63
-    assert all(len(line) <= 50 for line in said.splitlines() if not line.startswith(str(tmp_path)))
+    above = said.partition("What next")[0]  # what follows can be pasted, so it isn't broken
+    assert all(len(line) <= 50 for line in above.splitlines() if not line.startswith(str(tmp_path)))
 
 
 def test_completions_and_names_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ TESTS = (
     "tests/training/test_trainer.py::test_generations_that_feed_several_steps_resume_in_the_middle",
     "tests/training/test_trainer.py::test_overridden_methods_of_trl_are_those_it_was_written_against",
     "tests/rollout/test_transformers_engine.py",
+    "tests/models/test_adapters.py::test_merged_weights_are_those_that_training_samples_with",
+    "tests/models/test_adapters.py::test_merged_once_and_again_when_anything_changes",
     "tests/compat/test_fsdp_model.py",
     "tests/compat/test_float_masks.py::test_transformers_still_turns_additive_masks_into_booleans",
     "tests/compat/test_float_masks.py::test_additive_masks_keep_their_values_after_the_mend",

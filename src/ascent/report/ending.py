@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ascent.models.adapters import is_adapter
 from ascent.report.curve_svg import curve_svg
 from ascent.report.results import Change, HeldOutTask, Results, mean, read_results
 
@@ -39,6 +41,7 @@ def show_ending(run: Path, console: Console | None = None) -> None:
         console.print(_rates(results))
         console.print(_examples(results))
     console.print(_whereabouts(results))
+    console.print(_what_next(results.path), soft_wrap=True)  # a command that is cut in two can't be pasted
 
 
 def _curve(results: Results, console: Console) -> Group:
@@ -143,7 +146,7 @@ def _whereabouts(results: Results) -> Group:
     table.add_column(no_wrap=True)
     table.add_column()
     files = {
-        "model/": "the trained policy: weights and tokenizer",
+        "model/": f"the trained policy: {'LoRA adapter' if is_adapter(run / 'model') else 'weights'} and tokenizer",
         "curve.svg": "the curve above as a picture",
         "evaluation.json": "every held-out task before and after",
         "metrics.jsonl": "one line a step: rewards, losses, times",
@@ -153,14 +156,20 @@ def _whereabouts(results: Results) -> Group:
     for name, what in files.items():
         if (run / name).exists():
             table.add_row(Text(f"{run}/{name}"), what)
-    further = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    further.add_column(no_wrap=True)
-    further.add_column()
-    further.add_row("own tasks", "tasks.train=my_tasks.jsonl (docs/tasks.md, docs/first-steps.md)")
-    further.add_row("own model", "model.path=FOLDER or a hub id, such as in examples/smollm2_mbpp.yaml")
-    further.add_row("ask it", Text(f"ascent generate {run}/model --prompt PROMPT"))
-    further.add_row("Ascend", "install as docs/install.md says, ascent doctor, then the same commands")
-    return Group(Text(), Rule("Where everything lies"), table, Text(), Rule("What next"), further)
+    return Group(Text(), Rule("Where everything lies"), table, Text(), Rule("What next"))
+
+
+def _what_next(run: Path) -> Text:
+    """Commands that can be given as they stand, but for the words in capitals."""
+    advice = {
+        "own tasks": "tasks.train=my_tasks.jsonl (docs/tasks.md, docs/first-steps.md)",
+        "own model": "model.path=FOLDER or a hub id, such as in examples/smollm2_mbpp.yaml",
+    }
+    if (run / "model").is_dir():
+        advice["ask it"] = f"ascent generate {shlex.quote(f'{run}/model')} --prompt PROMPT"
+        advice["take it along"] = f"ascent export {shlex.quote(str(run))}"
+    advice["Ascend"] = "install as docs/install.md says, ascent doctor, then the same commands"
+    return Text("\n".join(f"{name:<15}{what}" for name, what in advice.items()))
 
 
 def _duration(seconds: float) -> str:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from ascent import devices
 from ascent.algorithms.base import Algorithm
-from ascent.compat.fsdp_model import save_whole_model
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.models.folder import load_tokenizer, model_folder
@@ -31,7 +30,9 @@ from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
+from ascent.training.export import save_trained_model
 from ascent.training.launch.stopping import StopAtStepEnd
+from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.evaluations import check_evaluation_batch
 from ascent.training.records.out_of_memory import explain_out_of_memory
@@ -90,6 +91,8 @@ def train(
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
         _check_held_out(tasks, args)
+        if args.process_index == 0:
+            record_origin(run, config, folder, tasks, checkpoint=checkpoint)
         opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
@@ -141,11 +144,10 @@ def _train(
         say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
         return RunResult(recorder.run, True, before, None)
     after = measure("after")
-    save_whole_model(trainer.accelerator)
-    trainer.save_model(str(recorder.run.path / "model"))
+    if main and after is not None:
+        save_evaluations(recorder.run, before, after)
+    save_trained_model(trainer, recorder.run, config)
     if main:
-        if after is not None:
-            save_evaluations(recorder.run, before, after)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
 
