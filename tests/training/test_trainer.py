@@ -128,9 +128,7 @@ def test_reward_of_the_wrong_length_is_told(tiny_policy: Callable[..., Path], tm
         trainer.train()
 
 
-def test_what_only_trl_can_do_is_refused_by_name(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"(?s)use_transformers_continuous_batching.*plain=True"):
-        make_trainer(tiny_policy(), tmp_path, use_transformers_continuous_batching=True)
+def test_servers_must_be_named(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"(?s)vllm_mode=.server. needs the servers.*ascent serve MODEL"):
         make_trainer(tiny_policy(), tmp_path, use_vllm=True, vllm_mode="server")
 

@@ -18,7 +18,10 @@ from ascent.errors import InputError
 pytestmark = pytest.mark.torch
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # fields that some transformers within the supported range has, and another has not
-OF_SOME_VERSIONS = {"warmup_ratio", "logging_dir"}
+OF_SOME_VERSIONS = {
+    *("warmup_ratio", "logging_dir", "dataloader_multiprocessing_context", "dataloader_in_order", "ddp_static_graph"),
+    *("trackio_bucket_id", "trackio_static_space_id"),
+}
 
 
 def config_fields() -> dict[str, Any]:
@@ -283,3 +286,159 @@ def test_prompts_of_one_token_have_a_canary(tiny_policy: Callable[..., Path], tm
     (canary,) = engine.canaries
     assert len(canary.sequences) == 4
     assert all(len(logps) == len(ids) - 1 > 0 for ids, logps in zip(canary.sequences, canary.logps, strict=True))
+
+
+# A value that differs from the default, where adding one to a number or turning a switch would make none that fits.
+VALUES: dict[str, Any] = {
+    "accelerator_config": {"split_batches": True},
+    "adam_beta1": 0.5,
+    "adam_beta2": 0.5,
+    "bf16": True,
+    "chat_template_kwargs": {"thinking": True},
+    "data_seed": 3,
+    "dataloader_multiprocessing_context": "spawn",
+    "dataloader_num_workers": 1,
+    "dataloader_persistent_workers": False,  # True needs workers
+    "dataloader_prefetch_factor": None,
+    "ddp_backend": "gloo",
+    "debug": "underflow_overflow",
+    "epsilon_high": 0.3,
+    "delta": 2.0,
+    "eval_accumulation_steps": 1,
+    "eval_steps": 2,
+    "eval_strategy": "steps",
+    "fsdp_config": {"min_num_params": 0},
+    "generation_kwargs": {"top_k": 3, "repetition_penalty": 1.1},
+    "generation_batch_size": 8,
+    "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    "hub_strategy": "end",
+    "importance_sampling_level": "sequence",
+    "include_for_metrics": ["loss"],
+    "include_num_input_tokens_seen": "all",
+    "label_names": ["labels"],
+    "liger_kernel_config": {"rope": True},
+    "log_completions_hub_repo": "a/b",  # refused without log_completions
+    "log_level": "debug",
+    "logging_strategy": "epoch",
+    "loss_type": "grpo",
+    "lr_scheduler_kwargs": {},
+    "lr_scheduler_type": "constant",
+    "max_completion_length": None,
+    "max_tool_calling_iterations": 2,
+    "metric_for_best_model": "loss",
+    "min_p": 0.1,
+    "model_init_kwargs": {"dtype": "float32"},
+    "multi_objective_aggregation": "normalize_then_sum",
+    "num_completions_to_print": 1,
+    "num_generations": 2,
+    "num_generations_eval": 2,
+    "off_policy_mask_threshold": 0.5,
+    "optim": "sgd",
+    "optim_args": "a=1",
+    "optim_target_modules": None,
+    "pad_to_multiple_of": 4,
+    "report_to": "none",
+    "reward_weights": [2.0],
+    "router_aux_loss_coef": 0.1,  # refused: no mixture of experts
+    "save_strategy": "epoch",
+    "scale_rewards": "none",
+    "steps_per_generation": 2,
+    "top_p": 0.5,
+    "torch_compile_backend": None,
+    "torch_compile_mode": None,
+    "train_sampling_strategy": "sequential",
+    "transformers_continuous_batching_config": {"max_memory_percent": 0.1},
+    "vllm_importance_sampling_cap": 2.0,
+    "vllm_importance_sampling_clip_max": 5.0,
+    "vllm_importance_sampling_clip_min": 0.5,
+    "vllm_importance_sampling_mode": "token_mask",
+    "vllm_max_model_length": 64,
+    "vllm_mode": "elsewhere",
+    "vllm_model_impl": "transformers",
+    "vllm_structured_outputs_regex": "a+",
+    "cache_implementation": "static",
+    "warmup_steps": 2,
+}
+# not tried: they reach for the network or other packages, change the whole process, or are the test's own
+LEFT_OUT = {
+    *("push_to_hub", "hub_always_push", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *("deepspeed", "parallelism_config", "fsdp", "use_liger_kernel", "full_determinism", "local_rank", "tf32"),
+    *("output_dir", "use_cpu", "plain", "use_vllm", "torch_compile", "disable_tqdm", "logging_dir"),
+}
+
+
+def another(name: str, usual: Any) -> Any:
+    if name in VALUES:
+        return VALUES[name]
+    if isinstance(usual, bool):
+        return not usual
+    if isinstance(usual, int | float):
+        return usual + 1
+    return "x" if name.startswith(("hub_", "run_name", "project", "length_", "resume_", "vllm_server_")) else usual
+
+
+def outcome(trainer: Callable[[], Any]) -> tuple[str, Any]:
+    """What became of a trainer: its arguments, or the refusal."""
+    try:
+        made = trainer()
+    except InputError as error:
+        return "refused in words", str(error)
+    except Exception as error:  # noqa: BLE001 - compared
+        return f"{type(error).__name__}: {error}", None
+    kept = {key: value for key, value in made.args.to_dict().items() if key not in OF_ASCENT}
+    return "made", (kept, getattr(made, "generation_kwargs", None))
+
+
+OF_ASCENT = {"plain", "seeded_sampling", "output_dir", "model_init_kwargs", "use_vllm"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vllm", [False, True])
+def test_trainers_with_any_field_changed_are_made_or_refused_as_trl_s(
+    tiny_policy: Callable[..., Path], tmp_path: Path, vllm: bool
+) -> None:
+    """One trainer for each field with another value, beside plain TRL's: both are made with the same arguments, or both
+    refuse; what TRL takes and Ascent does not is in the table, and refused in words."""
+    import trl
+    from datasets import Dataset
+    from tests.small_trainer import vowels
+
+    import ascent
+    from ascent.training.trl_path import without_engine
+
+    dataset = Dataset.from_list([{"prompt": f"def f{number}(a):"} for number in range(4)])
+    usual = {
+        "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_generations": 4, "bf16": False,
+        "use_cpu": True, "report_to": "none", "max_steps": 1, "disable_tqdm": True, "use_vllm": vllm,
+    }  # fmt: skip
+    differences, tried = [], 0
+    for name, default in config_fields().items():
+        value = another(name, None if default is dataclasses.MISSING else default)
+        if name in LEFT_OUT:
+            continue
+        tried += 1
+        settings = {**usual, name: value}
+        arguments = {"model": str(tiny_policy()), "reward_funcs": vowels, "train_dataset": dataset}
+        if settings.get("eval_strategy") or settings.get("eval_on_start"):
+            arguments["eval_dataset"] = dataset
+
+        def of_trl(settings: dict[str, Any] = settings, arguments: dict[str, Any] = arguments) -> Any:
+            settings = {key: each for key, each in settings.items() if key != "seeded_sampling"}
+            with without_engine():
+                return trl.GRPOTrainer(args=trl.GRPOConfig(str(tmp_path), **settings), **arguments)
+
+        def of_ascent(settings: dict[str, Any] = settings, arguments: dict[str, Any] = arguments) -> Any:
+            engine = FarEngine() if vllm else None
+            return ascent.GRPOTrainer(args=ascent.GRPOConfig(str(tmp_path), **settings), engine=engine, **arguments)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs, ours = outcome(of_trl), outcome(of_ascent)
+        becomes = trl_fields.FIELDS[name].becomes
+        if ours[0] == "refused in words" and theirs[0] == "made":
+            if becomes != "REFUSED":
+                differences.append(f"{name}={value!r}: refused by Ascent alone: {ours[1]}")
+        elif ours != theirs:
+            differences.append(f"{name}={value!r}: TRL {theirs}, Ascent {ours}")
+    assert tried > 130
+    assert not differences, "\n".join(differences)
