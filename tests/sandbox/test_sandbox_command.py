@@ -9,6 +9,7 @@ import pytest
 
 from ascent.cli import main
 
+pytestmark = pytest.mark.timeout(1800)
 TESTS = [
     {"kind": "function", "function": "f", "args": [2], "expected": 4},
     {"kind": "assert", "code": "for n in range(3):\n    assert f(n) == 2 * n"},

@@ -27,6 +27,7 @@ from ascent.sandbox.attack import processes_below
 from ascent.sandbox.inside import landlock, seccomp
 from ascent.sandbox.inside.syscalls import AARCH64, X86_64, Architecture
 
+pytestmark = pytest.mark.timeout(1800)
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 DOUBLE = Program("def double(n): return 2 * n")
 TESTS = [FunctionTest("double", (2,), 4)]
@@ -253,7 +254,7 @@ def run_elsewhere(tmp_path: Path, prelude: str, user: int | None, require: str =
     command = [sys.executable if user is None else interpreter_for_all(), "-c", code]
     environment = {"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"], "TMPDIR": "/tmp"}
     done = subprocess.run(
-        command, user=user, group=user, env=environment, capture_output=True, text=True, timeout=120, cwd="/"
+        command, user=user, group=user, env=environment, capture_output=True, text=True, timeout=1500, cwd="/"
     )
     return done.stdout + done.stderr
 
@@ -378,7 +379,7 @@ def test_judges_that_reap_every_child_or_are_process_1(first: bool) -> None:
     if first:
         command = ["unshare", "--pid", "--fork", "--mount-proc", *command]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.stdout.split() == [str(first), "True", "0"], done.stderr
 
 

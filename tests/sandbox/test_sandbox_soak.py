@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 from ascent.sandbox import FunctionTest, Limits, Outcome, Program, Sandbox, StdioTest, Test
 from ascent.sandbox.attack import processes_below
 
+pytestmark = pytest.mark.timeout(1800)
 GOOD = "def f(n):\n    return [n] * 100\n"
 HANGING = "def f(n):\n    while True:\n        pass\n"
 CRASHING = (

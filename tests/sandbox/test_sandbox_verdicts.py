@@ -30,6 +30,7 @@ from ascent.sandbox import (
 from ascent.sandbox.attack import processes_below
 from ascent.sandbox.errors import SlotError
 
+pytestmark = pytest.mark.timeout(1800)
 P, F, E, T, N = Outcome.PASSED, Outcome.FAILED, Outcome.ERROR, Outcome.TIMEOUT, Outcome.NOT_RUN
 
 
