@@ -24,6 +24,7 @@ ORDER = (
     ("compat",),
     ("devices",),
     ("config",),
+    ("setting_types",),
     ("config_file", "trainer_fields"),
     ("renamed",),
     ("types",),
