@@ -22,7 +22,7 @@ from ascent.sandbox import Program, Sandbox
 from ascent.sandbox.types import AssertTest, FunctionTest, StdioTest
 from ascent.tasks.formats import task_from_any_row
 from ascent.tasks.loading import load_tasks
-from ascent.tasks.preludes import APPS, LIVECODEBENCH
+from ascent.tasks.preludes import APPS, LIVECODEBENCH, unknown_names
 from ascent.tasks.rows import RowError
 from ascent.types import Task
 
@@ -263,6 +263,23 @@ def test_mbpp_programs_have_the_imports_of_their_tests() -> None:
     assert read(MBPP).prelude == ""
 
 
+@pytest.mark.parametrize(
+    ("starter", "unknown"),
+    [
+        ("class Solution:\n    def f(self, x: List[int], n: 'TreeNode') -> Optional[Dict[str, int]]:\n        ", []),
+        ("class Node:\n    pass\n\ndef f(x: Node) -> Node:", []),
+        ("from x import Y as Z\nimport a.b\ndef f(x: Z, *y: a.b, **z: int):", []),
+        ("def f(x: Deque[int], d: Counter):\n    ", []),
+        ("def f(x: ListNode, y: Tree[Leaf]) -> None:", ["Leaf", "ListNode", "Tree"]),
+        ("this is no Python: TreeNode", []),
+        ("", []),
+    ],
+)
+def test_names_that_starter_code_counts_on(starter: str, unknown: list[str]) -> None:
+    for prelude in (APPS, LIVECODEBENCH):
+        assert unknown_names(starter, prelude) == unknown
+
+
 @pytest.mark.parametrize("prelude", [APPS, LIVECODEBENCH])
 def test_preludes_leave_the_builtins_as_they_are(prelude: str) -> None:
     names: dict[str, Any] = {"__name__": "solution"}
@@ -321,6 +338,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "lcb broken line": (
         livecodebench([{"input": "[1", "output": "1", "testtype": "functional"}]),
         r"private_test_cases\[0\]: a line of 'input' is not valid JSON",
+    ),
+    "starter code of trees": (
+        livecodebench(
+            "[]", starter_code="class Solution:\n    def total(self, r: Optional[TreeNode]) -> int:\n        "
+        ),
+        "'starter_code' names TreeNode, which neither it nor its harness defines",
     ),
     "function name with code": (
         {"question": "x", "fn_name": "f(); g", "inputs": [[1]], "outputs": [2]},

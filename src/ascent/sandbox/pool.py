@@ -211,7 +211,7 @@ class Sandbox:
             raise SandboxError(f"slots={slots} is too few; expected at least 1")
         self.limits = limits or Limits()
         self._allow_in_process = allow_in_process
-        self._good_preludes = {""}
+        self._preludes: dict[str, str | None] = {"": None}  # that were tried, and why they fail
         config = SlotConfig(
             interpreter=find_interpreter(packages),
             nice=nice,
@@ -295,11 +295,11 @@ class Sandbox:
         make_plan(Program("", language, prelude), tests, self._allow_in_process)
         if language != "python":
             self._check_language(language)
-        if prelude not in self._good_preludes:
-            failure = self.submit(Program("", prelude=prelude), [StdioTest("", "")]).result().infrastructure_error
-            if failure is not None:
-                raise SandboxError(f"the prelude fails: {failure}")
-            self._good_preludes.add(prelude)
+        if prelude not in self._preludes:
+            verdict = self.submit(Program("", prelude=prelude), [StdioTest("", "")]).result()
+            self._preludes[prelude] = verdict.infrastructure_error
+        if self._preludes[prelude] is not None:
+            raise SandboxError(f"the prelude fails: {self._preludes[prelude]}")
 
     def _check_language(self, language: Language) -> None:
         if self.level == "syscall-only":

@@ -22,7 +22,7 @@ import re
 from typing import Any
 
 from ascent.sandbox.types import FunctionTest, StdioTest, Test
-from ascent.tasks.preludes import APPS, LIVECODEBENCH
+from ascent.tasks.preludes import APPS, LIVECODEBENCH, unknown_names
 from ascent.tasks.rows import (
     Row,
     RowError,
@@ -71,6 +71,11 @@ def task_from_inputs_outputs(row: Row, task_id: str, visible: int, *, strict: bo
         shown, hidden = tests[:count], tests[count:]
     if not shown and not hidden:
         raise RowError("the row has no test")
+    if unknown := unknown_names(starter, prelude):
+        raise RowError(
+            f"'starter_code' names {', '.join(unknown)}, which neither it nor its harness defines: "
+            "no program that begins with it can run"
+        )
     difficulty = row.get("difficulty")
     return Task(
         id=task_id,

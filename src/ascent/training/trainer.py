@@ -70,6 +70,7 @@ class GRPOTrainer(TRLTrainer):
     args: TRLConfig
     model: Any
     processing_class: Any
+    _buffered_inputs: Any  # the slices of a generation that are still to be trained on; None before the first
 
     def __init__(
         self,
@@ -264,12 +265,12 @@ class GRPOTrainer(TRLTrainer):
         step, generation = self.state.global_step, self._generation
         return self._evaluations.evaluating(name, step=step, generation=generation, apart=not self._plain)
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
+    def evaluation_loop(self, *args: Any, **keywords: Any) -> Any:
         """See Trainer. Every evaluation and prediction of TRL's comes through here."""
-        check_evaluation_batch(self.args, self.num_generations_eval)
+        check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations)
         before = seen(self._metrics["eval"])
-        with self.evaluating(metric_key_prefix) as evaluation:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **keywords)
+        with self.evaluating(keywords.get("metric_key_prefix", "eval")) as evaluation:
+            output = super().evaluation_loop(*args, **keywords)
             evaluation.take(output.metrics, gained(self._metrics["eval"], before))
         return output
 
