@@ -267,7 +267,7 @@ class GRPOTrainer(TRLTrainer):
 
     def evaluation_loop(self, *args: Any, **keywords: Any) -> Any:
         """See Trainer. Every evaluation and prediction of TRL's comes through here."""
-        check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations)
+        check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations or 1)
         before = seen(self._metrics["eval"])
         with self.evaluating(keywords.get("metric_key_prefix", "eval")) as evaluation:
             output = super().evaluation_loop(*args, **keywords)

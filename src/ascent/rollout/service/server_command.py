@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from ascent import devices
+from ascent.machine_share import usable_cores
 from ascent.rollout.in_vllm.guard import SETTINGS_VARIABLE
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.vllm_arguments import command_line, engine_arguments
@@ -67,7 +67,7 @@ def server_environment(
         if (engines := settings.replicas * settings.tensor_parallel) > 1:
             # vLLM binds its threads to cores, and would bind those of all replicas to the same ones
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // engines)))
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // engines)))
     elif settings.devices:
         first = index * settings.tensor_parallel
         own = settings.devices[first : first + settings.tensor_parallel]

@@ -6,6 +6,19 @@ Request: {"kind": "values", "checks": encoded lists of checks, one a test, "seco
 frames as raw bytes, {"kind": "tests", "count", "status", "seconds"} with a tester's frames (and the
 program's own in `status`), or {"kind": "output", "expected", "tolerance", "status", "seconds"} with a program's
 standard output. Reply: {"answers": [[outcome, error or null], ...], "compiled", "loaded", "ended": answer or null}.
+
+An example: two tests, f(1) == 2 and f(2) == 3, of a program whose f returns its argument plus one, and which writes a
+frame of its own into the channel. What the channel holds, each a frame (kind, index, encoded payload):
+
+    C 0         it compiled
+    L 0         it was loaded; from here on the calls are made, in the order of the checks
+    V 0 [2, ..] call 0 returned 2: it holds, test 0 has "passed"
+    V 7 [3, ..] the program's own frame: index 1 was due, so what follows isn't trusted any more
+    V 1 [3, ..] the true answer, which comes too late
+
+Test 1 has no frame that counts: its outcome is "tampered". Had the program simply ended after call 0, it would be
+"error, the program ended before answering". Values are compared here and nowhere else (`compare.holds`): the program's
+own `__eq__` never runs, since what arrives are plain values.
 """
 
 from __future__ import annotations

@@ -3,6 +3,16 @@
 TRL keeps a sampled generation as `steps_per_generation` slices, each a dict of tensors, and takes them in turn,
 `num_iterations` times over. Each rank keeps its own slices in a file of the checkpoint: safetensors, in which slice 2's
 `advantages` is the tensor `2/advantages`.
+
+An example: `num_iterations: 2`, `steps_per_generation: 2`, one micro-batch a step, killed after step 5 whose checkpoint
+is the last. A generation feeds four steps:
+
+    step        1 2 3 4 | 5 6 7 8        generation 0 feeds steps 1 to 4, generation 1 steps 5 to 8
+    slice       0 1 0 1 | 0 1 0 1
+    checkpoint          5                micro_step 5: it falls into generation 1, whose two slices are kept
+
+The resumed run loads both slices and takes slice 1 for step 6, as the unbroken run did; it samples again at step 9.
+Without them generation 1 would be sampled once more with the weights of step 5, and every later number would shift.
 """
 
 from __future__ import annotations

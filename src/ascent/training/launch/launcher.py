@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ascent import devices
 from ascent.errors import InputError
+from ascent.machine_share import usable_cores
 from ascent.process import set_up_process
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.launch.stop_file import STOP_FILE_VARIABLE, stopped_mark
@@ -41,7 +42,7 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, worker: str 
     command = [sys.executable, "-m", "ascent.training.launch.elastic", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", worker, str(run), *["--resume"] * resume, *["--debug"] * debug]
     RunDirectory(run).remove_failures()
-    threads = max(1, (os.cpu_count() or 1) // processes)
+    threads = max(1, usable_cores() // processes)
     with tempfile.TemporaryDirectory(prefix="ascent-") as folder:
         stop_file = Path(folder) / "stop"
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {STOP_FILE_VARIABLE: str(stop_file)}
