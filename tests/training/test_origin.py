@@ -90,7 +90,7 @@ def test_the_digest_is_of_every_part_of_a_task_and_of_nothing_else() -> None:
         replace(TASK, prompt="other"),
         replace(TASK, visible_tests=()),
         replace(TASK, hidden_tests=TASK.visible_tests),
-        replace(TASK, visible_tests=(replace(TASK.visible_tests[0], expected=(1, 2.0)),)),  # type: ignore[call-arg]
+        replace(TASK, visible_tests=(FunctionTest("f", ({1: {"x", "y"}},), (1, 2.0)),)),
     ]
     digests = [tasks_digest([each]) for each in (TASK, *changes)]
     digests += [tasks_digest([]), tasks_digest([TASK, changes[0]]), tasks_digest([changes[0], TASK])]
