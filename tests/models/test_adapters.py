@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from ascent.errors import InputError
 from ascent.models.adapter_base import EXPORT_FILE
+from ascent.models.adapters import read_adapter
 from ascent.models.digests import model_digest, weights_digest
 from ascent.models.folder import base_of_adapter, model_folder, whole_model
 
@@ -130,6 +133,28 @@ def test_merged_once_and_again_when_anything_changes(
     assert third not in (folder, other)
     assert json.loads((third / "generation_config.json").read_text())["temperature"] == 0.5
     assert sorted(path.suffix for path in cache.iterdir() if path.name.startswith(".")) == [".lock"] * 3
+
+
+def test_of_several_that_ask_at_once_one_merges(
+    adapter: Path, tiny_policy: TinyPolicy, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a killed one left is cleared away."""
+    from ascent.models import merging
+
+    made = []
+
+    def slow_merge(_: Any, __: Path, folder: Path, dtype: str = "auto") -> None:
+        folder.mkdir()  # fails when it is there
+        time.sleep(0.2)
+        made.append(folder)
+
+    monkeypatch.setattr(merging, "merge", slow_merge)
+    target = merging.merged_folder(read_adapter(adapter), tiny_policy(), cache)
+    target.rename(cache / f".{target.name}.tmp")
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(merging.merged_folder, read_adapter(adapter), tiny_policy(), cache) for _ in range(4)]
+        assert {each.result() for each in asked} == {target}
+    assert len(made) == 2, "one before, one for all four"
 
 
 def test_a_base_that_moved_along_or_is_named_relatively(tiny_policy: TinyPolicy, tmp_path: Path) -> None:

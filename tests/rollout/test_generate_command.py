@@ -33,6 +33,10 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["generate", str(tmp_path)]) == 2
     assert "not a model folder (no config.json in it)" in capsys.readouterr().err
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")
+    assert main(["generate", str(tmp_path)]) == 2
+    assert f"Give {tmp_path / 'model'}, which is one." in capsys.readouterr().err
     assert main(["generate", "no-such-owner/no-such-model"]) == 2
     assert "Give the path of a local model folder" in capsys.readouterr().err
     assert main(["generate", str(tmp_path), "-n", "0"]) == 2

@@ -73,11 +73,11 @@ def _load(adapter: Adapter, base: Path, dtype: str) -> Any:
     from safetensors import safe_open
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(base)
+    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError("the base's weights are quantised; an adapter can be merged into unquantised weights only")
     kind = dtype if dtype == "auto" else getattr(torch, dtype)
-    loaded: Any = AutoModelForCausalLM.from_pretrained(base, config=config, dtype=kind)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(base, config=config, dtype=kind, trust_remote_code=False)
     with safe_open(adapter.folder / ADAPTER_WEIGHTS, framework="pt") as file:
         keys = set(file.keys())
     if config.get_text_config().tie_word_embeddings and _touches_embeddings(loaded, keys):
