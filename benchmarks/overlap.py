@@ -61,7 +61,13 @@ class Steps:
 
     def sampled(self, done: int, total: int) -> None: ...
 
-    def generation(self, number: int, records: Any, *, evaluation: bool) -> None: ...
+    def generation(self, number: int, records: Any) -> None: ...
+
+    def next_evaluation(self) -> int:
+        """There is none."""
+        return 0
+
+    def evaluation(self, record: Any, records: Any) -> None: ...
 
     def step(self, record: Any) -> None:
         """Keep the times of one step."""

@@ -34,7 +34,7 @@ def test_a_training_does_not_notice_its_evaluations(tiny_policy: Callable[..., P
     alone, evaluated = Memory(), Memory()
     without = make_trainer(tiny_policy(), tmp_path / "1", alone, max_steps=3)
     without.train()
-    states = random.getstate(), torch.get_rng_state(), np.random.get_state()[1]
+    states = random.getstate(), torch.get_rng_state(), np.random.get_state(legacy=True)[1]
 
     def slow_reward(completions: list[str], **_: Any) -> list[float]:
         if not trainer.model.training:
@@ -63,7 +63,7 @@ def test_a_training_does_not_notice_its_evaluations(tiny_policy: Callable[..., P
         assert torch.equal(weight, other)
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])
-    assert (np.random.get_state()[1] == states[2]).all()
+    assert (np.random.get_state(legacy=True)[1] == states[2]).all()
     assert len(evaluated.evaluations) == 4
     for record in evaluated.evaluations:
         assert record.seconds > 0.4, "two batches"

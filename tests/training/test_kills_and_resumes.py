@@ -5,6 +5,7 @@ Each number makes one run, always the same. Compared are all metrics but times, 
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections import Counter
@@ -122,7 +123,7 @@ def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_never_killed(
     run, settings = runs.make("run")
     kills = 0
     for start, changes in enumerate(plan.kills):
-        kills += killed_at(run.path, changes, lambda resume=start > 0: train(settings, run, resume=resume))
+        kills += killed_at(run.path, changes, functools.partial(train, settings, run, resume=start > 0))
     train(settings, run, resume=True)
     check_completions(run, runs.sampled, kills)
     assert metrics_of(run) == metrics_of(whole)

@@ -278,12 +278,12 @@ class GRPOTrainer(TRLTrainer):
         step, generation = self.state.global_step, self._generation
         return self._evaluations.evaluating(name, step=step, generation=generation, apart=not self._plain)
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
+    def evaluation_loop(self, dataloader: Any, *, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
         """See Trainer. Every evaluation and prediction of TRL's comes through here."""
-        check_evaluation_batch(self.args, self.num_generations_eval)
+        check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations)
         before = seen(self._metrics["eval"])
         with self.evaluating(metric_key_prefix) as evaluation:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **keywords)
+            output = super().evaluation_loop(dataloader, metric_key_prefix=metric_key_prefix, **keywords)
             evaluation.take(output.metrics, gained(self._metrics["eval"], before))
         return output
 
@@ -385,8 +385,8 @@ class GRPOTrainer(TRLTrainer):
                 ranks = self.agreement.ranks
                 self._sampler.keep(sampled_ahead.load(Path(checkpoint), ranks.rank))
                 if state.micro_step % self._generate_every:
-                    self._resume_slices = buffered.load(Path(checkpoint), self.args, ranks, tell=print_on_stderr)
-                    self._buffered_inputs = self._resume_slices
+                    slices: Any = buffered.load(Path(checkpoint), self.args, ranks, tell=print_on_stderr)
+                    self._buffered_inputs = self._resume_slices = slices
 
 
 def _refuse_what_only_trl_can(args: TRLConfig, keywords: dict[str, Any]) -> None:

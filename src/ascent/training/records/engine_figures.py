@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from ascent.rollout.engine import RolloutEngine
 from ascent.training.step.ranks import Ranks
@@ -35,4 +36,7 @@ def of_all_ranks(engine: RolloutEngine | None, ranks: Ranks, *, same_servers: bo
     if engine is None:
         return None
     told = ranks.exchange(asdict(engine.stats()))
-    return EngineStats(**{name: rules[same_servers]([each[name] for each in told]) for name, rules in _RULES.items()})
+    figures: dict[str, Any] = {
+        name: rules[same_servers]([each[name] for each in told]) for name, rules in _RULES.items()
+    }
+    return EngineStats(**figures)
