@@ -23,8 +23,8 @@ class ChildRun:
     output: str
 
     def check(self, node_id: str) -> None:
-        """Fail or skip as the test did (for a file: as the tests in it did), and fail when it did not run."""
-        inside = [name for name in self.messages if name.startswith(f"{node_id}::")]
+        """Fail or skip as the test did (for a file, or several cases: as those in it), and fail when it did not run."""
+        inside = [name for name in self.messages if name.startswith((f"{node_id}::", f"{node_id}["))]
         for name in inside:
             self.check(name)
         if inside:

@@ -155,13 +155,15 @@ def test_the_best_model_is_loaded_at_the_end_and_stays(tiny_policy: Callable[...
 def test_a_run_that_was_killed_at_its_end_makes_no_further_step(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Three steps, two in an epoch: transformers alone would go on to the fourth."""
+    """Three steps, two in an epoch: transformers alone would go on to the fourth. The checkpoint was just being written
+    anew."""
     settings: dict[str, Any] = {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}
     first = make_trainer(tiny_policy(), tmp_path, Memory(), per_device_train_batch_size=8, **settings)
     first.train()
     again = Memory()
     second = make_trainer(tiny_policy(), tmp_path, again, per_device_train_batch_size=8, **settings)
-    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    (tmp_path / "checkpoint-3").rename(tmp_path / "checkpoint-3.old")
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3.old"))
     assert second.state.global_step == 3
     assert not again.steps
     assert not again.generations

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,61 @@ def test_several_processes_stop_together_and_resume(
     lines = read_json_lines(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 31))
     assert len(list((run / "rollouts").glob("0*-rank[01].parquet"))) == 60
+
+
+@pytest.mark.slow
+def test_several_processes_resume_inside_a_generation(
+    ascent: Ascent, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    """Two optimizer steps a generation. Each process keeps its part of it; one alone samples it again and says so."""
+    config = write_config(
+        tmp_path / "c.yaml",
+        tiny_policy(),
+        task_file,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=4,
+        steps_per_generation=2,
+        max_completion_length=3,
+        lr_scheduler_type="constant",
+        save_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+    )
+    reward = "reward.functions=[code, tests.small_trainer:vowels]"
+    runs = tmp_path / "runs"
+
+    def train(*arguments: object) -> str:
+        done = ascent("train", *arguments, cwd=Path(__file__).parents[2])
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    train(config, reward, "tracking.name=whole", "--devices", 2)
+    train(config, reward, "tracking.name=parted", "trainer.max_steps=1", "--devices", 2)
+    checkpoint = runs / "parted" / "checkpoints" / "checkpoint-1"
+    assert len(list(checkpoint.glob("buffered-rank[01].safetensors"))) == 2
+    shutil.copytree(runs / "parted", runs / "alone")
+    said = train("--resume", runs / "parted", "trainer.max_steps=3", "--devices", 2)
+    assert "sampled again" not in said
+    whole, parted = (read_json_lines(runs / name / "metrics.jsonl") for name in ("whole", "parted"))
+    assert any(line["loss"] for line in whole)
+    for name in ("step", "generation", "loss", "grad_norm", "entropy"):
+        assert [line[name] for line in parted] == [line[name] for line in whole], name
+    ids = {
+        name: {
+            row["sample_id"].partition("/")[2]: row["completion_ids"] for row in read_rollouts(runs / name / "rollouts")
+        }
+        for name in ("whole", "parted")
+    }
+    assert len(ids["whole"]) == 2 * 16
+    assert ids["parted"] == ids["whole"]
+    evaluations = [row for path in (runs / "whole" / "rollouts").glob("eval-*") for row in read_rollouts(path)]
+    assert len({row["sample_id"] for row in evaluations}) == len(evaluations) == 2 * (2 * 3) + 3 * 8
+    groups = Counter(row["group_id"] for row in evaluations if row["evaluation"] == "eval")
+    assert set(groups.values()) == {4}
+    assert len(read_json_lines(runs / "whole" / "evaluations.jsonl")) == 5
+    said = train("--resume", runs / "alone", "trainer.max_steps=2", "trainer.per_device_train_batch_size=8")
+    assert "note: the checkpoint falls into a generation, which is sampled again" in said
+    assert [line["generation"] for line in read_json_lines(runs / "alone" / "metrics.jsonl")] == [0, 1]
 
 
 def test_bad_input_is_one_clear_message(
