@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,3 +88,42 @@ def test_adapters_that_are_let_through_are_sampled_as_they_are_trained(
             assert (step.metrics["sampling/sampling_logp_difference/max"] or 0.0) <= 1e-3
     finally:
         trainer.engine.close()
+
+
+def test_trl_s_generation_settings_reach_vllm(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    """A regular expression, strings that end a completion, keys of generation_kwargs that fields set as well, and no
+    longest completion: what comes back obeys them."""
+    from ascent.rollout.engine import EngineSettings
+    from ascent.rollout.engines.colocated import ColocatedEngine
+    from ascent.types import RolloutRequest
+
+    engine = ColocatedEngine(EngineSettings(str(tiny_policy()), "float32", 64, kv_cache_bytes=16 * 2**20))
+    try:
+        trainer = make_trainer(tiny_policy(), tmp_path, engine=engine)
+        decode = trainer.processing_class.decode
+
+        def sample(**settings: object) -> list[str]:
+            for name, value in settings.items():
+                setattr(trainer.args, name, value)
+            engine.submit([RolloutRequest("g", (40, 41, 42), 4, trainer.sampling(), seed=5)])
+            found = []
+            while engine.unfinished():
+                found += engine.poll()
+            for completion in found:
+                assert len(completion.logps) == len(completion.token_ids) > 0
+            return [decode(completion.token_ids) for completion in found]
+
+        assert all(re.fullmatch("(ab)+(<eos>)?", text + "b" * text.endswith("a")) for text in sample(
+            vllm_structured_outputs_regex="(ab)+"
+        ))  # fmt: skip
+        texts = sample(
+            vllm_structured_outputs_regex=None,
+            generation_kwargs={"structured_outputs": {"regex": "a*b"}, "max_tokens": 30, "stop": ["aa", "b"]},
+        )
+        assert {text[-2:] if text.endswith("aa") else text[-1] for text in texts} <= {"aa", "b"}
+        assert all(len(text) <= 2 for text in texts), "it ended with the first of the strings"
+        trainer.max_completion_length = None
+        texts = sample(generation_kwargs={"ignore_eos": True, "logit_bias": {70: 100.0}})
+        assert [len(trainer.processing_class(text)["input_ids"]) for text in texts] == [61] * 4, "to the context's end"
+    finally:
+        engine.close()
