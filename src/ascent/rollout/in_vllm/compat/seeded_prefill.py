@@ -44,10 +44,11 @@ class StateGenerator(torch.Generator):
         """Means nothing here; what vLLM subtracts from it is ignored by `set_offset`."""
         return 0
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> torch.Generator:
         """Return to the state of the last `keep`."""
         del offset
         self.set_state(self._kept)
+        return self
 
 
 def mend() -> None:
