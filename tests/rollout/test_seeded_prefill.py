@@ -107,7 +107,7 @@ def test_mending_twice_wraps_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InputBatch, "add_request", lambda self, request: request)
     seeded_prefill.mend()
-    once = InputBatch.add_request
+    once: Any = InputBatch.add_request
     seeded_prefill.mend()
     assert InputBatch.add_request is once
     unseeded: Any = SimpleNamespace(generator=None)

@@ -130,3 +130,20 @@ def test_which_settings_narrow_the_distribution() -> None:
         "presence_penalty",
         "min_tokens",
     ]
+
+
+def test_a_model_that_drops_out_is_not_judged(tiny_policy: Callable[..., Path]) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from ascent.training.engines.sampling import _drops_out
+
+    def policy(**settings: Any) -> Any:
+        return AutoModelForCausalLM.from_pretrained(tiny_policy(), **settings)
+
+    assert not _drops_out(policy())
+    assert _drops_out(policy(attention_dropout=0.1))
+    assert _drops_out(get_peft_model(policy(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.05)))
+    assert not _drops_out(get_peft_model(policy(), LoraConfig(target_modules=["q_proj"])))
+    assert not _drops_out(torch.nn.Dropout(0.0))

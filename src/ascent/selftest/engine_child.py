@@ -13,6 +13,7 @@ from typing import Any
 
 _PROMPTS = ("def add(a, b):", "# the sum of a list\ndef total(xs):", "def first(xs):", "def is_even(n):")
 _TOKENS = 24
+_CONTEXT = 128  # of the engine, and the tokens that it computes in one step
 
 
 def main(folder: Path, what: str) -> None:
@@ -27,7 +28,7 @@ def main(folder: Path, what: str) -> None:
 
 def weights(policy: Path) -> dict[str, Any]:
     """Differences of log-probabilities between engine and model: as loaded, after new weights, and (so that the second
-    means something) between the new completions and the old weights."""
+    means something) between the new completions and the old weights. And whether seeds hold."""
     import torch
 
     from ascent.models.folder import load_tokenizer
@@ -42,7 +43,8 @@ def weights(policy: Path) -> dict[str, Any]:
     tokenizer = load_tokenizer(policy)
     prompts = [tuple(tokenizer(prompt)["input_ids"]) for prompt in _PROMPTS]
     sampling = Sampling(_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
-    engine = ColocatedEngine(EngineSettings(str(policy), dtype, max_model_len=128, kv_cache_bytes=64 * 2**20))
+    settings = EngineSettings(str(policy), dtype, _CONTEXT, max_num_batched_tokens=1, kv_cache_bytes=64 * 2**20)
+    engine = ColocatedEngine(settings)
     try:
         model = load_policy(policy, dtype)
         loaded = logp_differences(model, sample(engine, prompts, 4, sampling, 0), 1.0)
@@ -56,6 +58,7 @@ def weights(policy: Path) -> dict[str, Any]:
         updated = logp_differences(model, completions, 1.0)
         stale = logp_differences(load_policy(policy, dtype), completions, 1.0)
         speed = engine.stats().tokens_per_second
+        same_seed = _same_seed(engine)
     finally:
         engine.close()
     return {
@@ -67,7 +70,22 @@ def weights(policy: Path) -> dict[str, Any]:
         "updated_max": updated[1],
         "stale_mean": stale[0],
         "tokens_per_second": speed,
+        "same_seed": same_seed,
     }
+
+
+def _same_seed(engine: Any) -> float:
+    """The share of prompts whose first tokens are the same whether they are computed with others, when most of them
+    take two engine steps, or alone. (At a high temperature, so that other draws would give other tokens.)"""
+    from ascent.training.sampling_check import sample
+    from ascent.types import Sampling
+
+    prompts = [tuple((7 * number + 3 * place) % 250 + 2 for place in range(_CONTEXT * 3 // 4)) for number in range(12)]
+    sampling = Sampling(4, temperature=2.0)
+    together = sample(engine, prompts, 1, sampling, 0)
+    alone = [sample(engine, [prompt], 1, sampling, 1000 * number)[0] for number, prompt in enumerate(prompts)]
+    equal = [mine.token_ids == theirs.token_ids for mine, theirs in zip(together, alone, strict=True)]
+    return sum(equal) / len(equal)
 
 
 def sleep(policy: Path) -> dict[str, Any]:

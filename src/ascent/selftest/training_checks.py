@@ -8,12 +8,11 @@ from typing import Any
 
 import yaml
 
+from ascent.rollout.weights.verify.expected_differences import expected_difference
 from ascent.selftest.children import Ended, run_child
 from ascent.selftest.report import CheckResult
 from ascent.tracking.run_directory import RunDirectory, read_json_lines
 
-# nats, mean over a step's tokens: what different kernels give at most when the engine has the trainer's weights
-LARGEST_MEAN_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.02}
 _RESUME_STEPS = 6
 
 
@@ -77,7 +76,7 @@ def compare_engine(lines: list[dict[str, Any]], dtype: str) -> CheckResult:
     """Whether the engine sampled each step with the trainer's weights."""
     means = [float(line["sampling/sampling_logp_difference/mean"]) for line in lines]
     largest = [float(line["sampling/sampling_logp_difference/max"]) for line in lines]
-    limit = LARGEST_MEAN_DIFFERENCE[dtype]
+    limit = expected_difference(dtype, dtype).usual
     good = max(means) <= limit
     what = f"mean log-probability difference of engine and trainer at most {limit:g} in every step ({dtype})"
     if not good:

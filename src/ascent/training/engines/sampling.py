@@ -130,4 +130,9 @@ def tell_bias(trainer: Any) -> tuple[str, ...]:
 
 def _drops_out(model: Any) -> bool:
     """Whether training's own forward passes are random, so that they differ from the sampler's."""
-    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
+    return any(
+        (isinstance(module, torch.nn.Dropout) and module.p > 0)
+        or getattr(module, "attention_dropout", 0.0) > 0  # transformers' attention applies it as a function
+        for module in model.modules()
+        if isinstance(getattr(module, "attention_dropout", 0.0), float | int)
+    )
