@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import Any
 
-from ascent.process import quieten_transformers, set_up_process
+from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
 

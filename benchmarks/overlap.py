@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ascent.process import quieten_transformers, set_up_process
+from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascent.machine_share import usable_cores
-from ascent.process import quieten_transformers, set_up_process
+from ascent.host.machine_share import usable_cores
+from ascent.host.process import quieten_transformers, set_up_process
 from ascent.rewards.code import CodeReward
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import read_json_lines, write_json

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ascent.machine_share import usable_cores
+from ascent.host.machine_share import usable_cores
 from ascent.sandbox import AssertTest, FunctionTest, Level, Program, Sandbox, StdioTest, Test
 from ascent.sandbox.attack import processes_below
 

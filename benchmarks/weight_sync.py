@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ascent.process import quieten_transformers, set_up_process
+from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ascent.process import set_up_process
+from ascent.host.process import set_up_process
 
 ROOT = Path(__file__).resolve().parents[1]
 set_up_process()  # before any test imports torch

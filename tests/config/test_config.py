@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ascent import config, renamed
+from ascent import config
+from ascent.config import renamed
+from ascent.config.trainer_fields import trainer_fields
 from ascent.errors import InputError
-from ascent.trainer_fields import trainer_fields
 
 # Trainer settings are checked against the installed TRL, which takes long to import on a busy machine.
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]

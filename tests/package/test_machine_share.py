@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ascent import machine_share
 from ascent.errors import InputError
-from ascent.machine_share import cores_of_this_process, memory_left, memory_limit, usable_cores
+from ascent.host import machine_share
+from ascent.host.machine_share import cores_of_this_process, memory_left, memory_limit, usable_cores
 
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 CPU = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
@@ -173,7 +173,7 @@ def test_this_machine_is_read() -> None:
     """In a process of its own, bound to one core: what the kernel's own files hold is understood."""
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from ascent.machine_share import *\n"
+        "from ascent.host.machine_share import *\n"
         "print(usable_cores(), cores_of_this_process(), memory_limit(), memory_left())"
     )
     environment = {**os.environ, "LOCAL_WORLD_SIZE": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}

@@ -25,14 +25,11 @@ ORDER = (
     ("compat",),
     ("devices",),
     ("config",),
-    ("sections",),
-    ("setting_types",),
-    ("config_file", "trainer_fields"),
-    ("renamed", "tables"),
+    ("tables",),
     ("types",),
     ("sandbox",),
 )
-ANYWHERE = {"errors", "keeper", "machine_share", "open_files", "process"}  # standard library only
+ANYWHERE = {"errors", "host"}  # standard library only
 ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
 MAY_ASK_THE_ENVIRONMENT = {"selftest"}  # beside cli; the others are told what they need
 

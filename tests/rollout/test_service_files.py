@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent import open_files
+from ascent.host import open_files
 from ascent.rollout.in_vllm.shared_memory import OpenedSegment, SegmentError
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, lost

@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 from tests.free_port import free_port
 
-from ascent import devices, keeper
+from ascent import devices
 from ascent.errors import InputError
+from ascent.host import keeper
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.service import record, server_command, server_process, watch
 from ascent.rollout.service.address import ServiceAddress, find_by_urls, find_service, lost

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ascent.machine_share import usable_cores
+from ascent.host.machine_share import usable_cores
 from ascent.sandbox import Level, Limits, Outcome, Program, Sandbox, SandboxError, Verdict
 from ascent.sandbox import attack as attacking
 from ascent.sandbox.attack import COMPILE, LIMITS, AttackResult, arena, judged_by, run_attacks

@@ -174,7 +174,7 @@ def test_a_lost_terminal_asks_for_a_stop_and_breaks_nothing(tmp_path: Path, igno
 def test_a_group_ends_with_the_process_that_kept_it() -> None:
     code = """
 import subprocess, sys, time
-from ascent.keeper import Keeper
+from ascent.host.keeper import Keeper
 with Keeper() as keeper:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     keeper.tell("+", child.pid)

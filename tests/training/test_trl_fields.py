@@ -12,7 +12,7 @@ import pytest
 from tests.far_engine import FarEngine
 from tests.small_trainer import Memory, make_trainer
 
-from ascent import trl_fields
+from ascent.config import trl_fields
 from ascent.errors import InputError
 
 pytestmark = pytest.mark.torch
@@ -32,7 +32,7 @@ def config_fields() -> dict[str, Any]:
 
 def test_every_field_of_trl_s_configuration_is_in_the_table() -> None:
     missing = set(config_fields()) - set(trl_fields.FIELDS)
-    assert not missing, f"TRL has {sorted(missing)}: read what they do, and enter them in ascent/trl_fields.py"
+    assert not missing, f"TRL has {sorted(missing)}: read what they do, and enter them in ascent/config/trl_fields.py"
     gone = set(trl_fields.FIELDS) - set(config_fields()) - OF_SOME_VERSIONS
     assert not gone, f"TRL no longer has {sorted(gone)}"
 
@@ -46,7 +46,7 @@ def test_the_value_that_asks_for_nothing_is_trl_s_default() -> None:
 
 def test_the_page_of_the_documentation_is_made_from_the_table() -> None:
     page = (DOCS / "trl-fields.md").read_text(encoding="utf-8")
-    assert page == trl_fields.page(), "run `python -m ascent.trl_fields > docs/trl-fields.md`"
+    assert page == trl_fields.page(), "run `python -m ascent.config.trl_fields > docs/trl-fields.md`"
 
 
 REFUSED: dict[str, Any] = {

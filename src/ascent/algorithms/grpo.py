@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from ascent.sections import AlgorithmSection
+from ascent.config.sections import AlgorithmSection
 
 if TYPE_CHECKING:
     from torch import Tensor

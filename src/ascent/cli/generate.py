@@ -25,7 +25,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from ascent.process import quieten_transformers, set_up_process
+    from ascent.host.process import quieten_transformers, set_up_process
 
     set_up_process(debug=args.debug)
     quieten_transformers(debug=args.debug)

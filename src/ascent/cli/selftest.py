@@ -21,7 +21,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _selftest(args: argparse.Namespace) -> int:
-    from ascent.process import set_up_process
+    from ascent.host.process import set_up_process
     from ascent.selftest.checks import selftest
 
     if args.steps < 2:

@@ -54,7 +54,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.model is None:
         raise InputError("ascent serve takes a model, --status or --stop NAME")
     from ascent.environment import explain_failure, preflight
-    from ascent.process import set_up_process
+    from ascent.host.process import set_up_process
     from ascent.rollout.service import command
 
     set_up_process(debug=args.debug)

@@ -65,7 +65,7 @@ def _train(args: argparse.Namespace) -> int:
 def _begin(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> int:
     """Look at the machine, then train."""
     from ascent.environment import preflight, write_environment
-    from ascent.process import set_up_process
+    from ascent.host.process import set_up_process
     from ascent.rollout.service.sharing import devices_of_servers
 
     set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 
 from ascent.environment.inventory import Host
-from ascent.machine_share import memory_left, memory_limit
+from ascent.host.machine_share import memory_left, memory_limit
 
 _NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 # What the driver puts on a host and a container needs beside the device files: folders and files.

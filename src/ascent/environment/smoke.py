@@ -18,7 +18,7 @@ from ascent.environment.faults import Reading, diagnose_text
 from ascent.environment.finding import Finding
 from ascent.environment.inventory import Environment
 from ascent.environment.rules import found
-from ascent.keeper import Keeper
+from ascent.host.keeper import Keeper
 
 Outcome = Literal["passed", "failed", "timeout", "skipped"]
 

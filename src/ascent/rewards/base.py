@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ascent.types import Score, Task
 
 if TYPE_CHECKING:
+    from ascent.config.sections import RewardSection
     from ascent.sandbox import Sandbox
-    from ascent.sections import RewardSection
 
 Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
 

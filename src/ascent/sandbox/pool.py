@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ascent import open_files
-from ascent.machine_share import cores_of_this_process
+from ascent.host import open_files
+from ascent.host.machine_share import cores_of_this_process
 from ascent.sandbox.base import make_base, remove_tree
 from ascent.sandbox.canary import holes
 from ascent.sandbox.compilers import find_toolchain

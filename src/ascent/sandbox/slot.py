@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ascent.open_files import own_shortage
+from ascent.host.open_files import own_shortage
 from ascent.sandbox.base import remove_tree
 from ascent.sandbox.errors import SlotError
 from ascent.sandbox.inside import wire

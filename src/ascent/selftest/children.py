@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascent.keeper import Keeper
+from ascent.host.keeper import Keeper
 
 _KEPT_LINES = 12
 

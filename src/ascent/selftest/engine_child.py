@@ -18,7 +18,7 @@ _CONTEXT = 128  # of the engine, and the tokens that it computes in one step
 
 def main(folder: Path, what: str) -> None:
     """Measure, and write what was measured."""
-    from ascent.process import quieten_transformers, set_up_process
+    from ascent.host.process import quieten_transformers, set_up_process
 
     set_up_process()
     quieten_transformers()

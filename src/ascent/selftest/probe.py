@@ -13,7 +13,7 @@ from pathlib import Path
 
 def main(folder: Path, device: str) -> None:
     """Look at the device, then build the policy on the CPU: a few seconds."""
-    from ascent.process import quieten_transformers, set_up_process
+    from ascent.host.process import quieten_transformers, set_up_process
 
     set_up_process()
     quieten_transformers()

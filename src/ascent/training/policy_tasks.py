@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ascent.config.sections import TasksSection
 from ascent.errors import InputError
 from ascent.rewards.thoughts import opens_thought
-from ascent.sections import TasksSection
 from ascent.tasks.loading import load_split, load_tasks
 from ascent.tasks.prompts import with_prompt
 from ascent.types import Task

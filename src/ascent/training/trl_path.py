@@ -16,10 +16,10 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
-from ascent import trl_fields
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.trl_on_npu import refuse_on_npu
+from ascent.config import trl_fields
 from ascent.errors import InputError
 
 _ONLY_TRL = ("tools", "rollout_func", "environment_factory")
@@ -71,7 +71,7 @@ def takes_trl_path(
 def check_settings(args: TRLConfig, engine: trl_fields.Engine) -> list[str]:
     """Sentences about settings that mean nothing on Ascent's path when `engine` samples.
 
-    Raises InputError for those that would be lost (`ascent.trl_fields`).
+    Raises InputError for those that would be lost (`ascent.config.trl_fields`).
     """
 
     def setting(name: str) -> Any:

@@ -113,7 +113,7 @@ def test_a_transport_that_is_asked_for_and_does_not_fit_is_refused(
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "version", "name"), [("npu", "0.23.0", "hccl"), ("cuda", "0.31.0", "nccl")])
 def test_servers_elsewhere_get_a_broadcast(machine: Any, kind: str, version: str, name: str) -> None:
-    from ascent.sections import RolloutSection
+    from ascent.config.sections import RolloutSection
     from ascent.training.engines.servers import remote_transport
 
     machine(kind, version)
@@ -125,7 +125,7 @@ def test_servers_elsewhere_get_a_broadcast(machine: Any, kind: str, version: str
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "version"), [("cpu", "0.31.0"), ("npu", "0.29.0")])
 def test_no_way_to_another_machine_is_said(machine: Any, kind: str, version: str) -> None:
-    from ascent.sections import RolloutSection
+    from ascent.config.sections import RolloutSection
     from ascent.training.engines.servers import remote_transport
 
     machine(kind, version)
@@ -156,9 +156,9 @@ def test_a_standing_service_gets_what_a_training_on_other_devices_can_use(
 
 @pytest.mark.torch
 def test_a_standing_services_transport_is_taken_and_another_one_is_refused() -> None:
+    from ascent.config.sections import RolloutSection
     from ascent.rollout.service.address import ServiceAddress
     from ascent.rollout.weights.transports.shm import ShmTransport
-    from ascent.sections import RolloutSection
     from ascent.training.engines.servers import _delivery
 
     address = ServiceAddress("policy", ("http://127.0.0.1:1",), "token", Path(), transport="shm", dtype="float32")

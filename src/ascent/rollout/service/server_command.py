@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ascent import devices
-from ascent.machine_share import usable_cores
+from ascent.host.machine_share import usable_cores
 from ascent.rollout.in_vllm.guard import SETTINGS_VARIABLE
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.vllm_arguments import command_line, engine_arguments

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascent.open_files import own_shortage
+from ascent.host.open_files import own_shortage
 from ascent.rollout.service.metrics import EngineMetrics, read_metrics
 from ascent.rollout.service.processes import group_members
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ascent import open_files
-from ascent.keeper import Keeper
+from ascent.host import open_files
+from ascent.host.keeper import Keeper
 from ascent.rollout.service import record
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_command import server_command, server_environment

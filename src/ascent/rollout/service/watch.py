@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ascent.open_files import own_shortage
+from ascent.host.open_files import own_shortage
 from ascent.rollout.service.metrics import EngineMetrics
 from ascent.rollout.service.processes import cpu_ticks
 from ascent.rollout.service.record import ReplicaRecord

@@ -7,10 +7,10 @@ from typing import Any
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
+from ascent.config.trl_fields import FIELDS
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineNeeds, EngineSettings, RolloutEngine
 from ascent.tables import ENGINES, load
-from ascent.trl_fields import FIELDS
 
 _UNLIMITED = 2**30
 

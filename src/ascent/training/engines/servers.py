@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ascent import devices
 from ascent.config import RunConfig
+from ascent.config.sections import RolloutSection
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine, WeightSyncError
 from ascent.rollout.engines.served.engine import ServedEngine
@@ -24,7 +25,6 @@ from ascent.rollout.service.sharing import shared_devices
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.base import Place
 from ascent.rollout.weights.transports.choice import check_fits, choose, transport
-from ascent.sections import RolloutSection
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.ranks import Ranks

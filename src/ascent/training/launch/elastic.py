@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from ascent.keeper import end_with_standard_input
+from ascent.host.keeper import end_with_standard_input
 from ascent.training.launch.stop_file import stop_file
 
 

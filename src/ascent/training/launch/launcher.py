@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.machine_share import usable_cores
-from ascent.process import set_up_process
+from ascent.host.machine_share import usable_cores
+from ascent.host.process import set_up_process
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.launch.stop_file import STOP_FILE_VARIABLE, stopped_mark
 from ascent.training.launch.stop_signals import listening

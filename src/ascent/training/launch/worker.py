@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ascent import config
 from ascent.errors import InputError
-from ascent.keeper import end_with_standard_input
-from ascent.process import quieten_transformers, set_up_process
+from ascent.host.keeper import end_with_standard_input
+from ascent.host.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
 from ascent.training.launch.stop_file import stop_file, stopped_mark
 from ascent.training.launch.terminal import outlive_terminal

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from ascent import open_files
+from ascent.host import open_files
 from ascent.rollout.weights.control import ServerCallError
 
 T = TypeVar("T")

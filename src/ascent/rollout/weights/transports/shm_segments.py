@@ -12,7 +12,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from ascent.open_files import no_file_left
+from ascent.host.open_files import no_file_left
 from ascent.rollout.in_vllm.shared_memory import FOLDER, PREFIX, SegmentError, Slot, tensor_at
 
 if TYPE_CHECKING:

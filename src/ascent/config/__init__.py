@@ -13,9 +13,9 @@ from typing import Any
 
 import pydantic
 
-from ascent import config_file, renamed, trl_fields
-from ascent.errors import InputError
-from ascent.sections import (
+from ascent.config import file as config_file
+from ascent.config import renamed, trl_fields
+from ascent.config.sections import (
     AlgorithmSection,
     MemorySection,
     ModelSection,
@@ -26,10 +26,11 @@ from ascent.sections import (
     TasksSection,
     TrackingSection,
 )
-from ascent.setting_types import described, is_wrong, settle, settle_sections
+from ascent.config.setting_types import described, is_wrong, settle, settle_sections
+from ascent.config.trainer_fields import trainer_fields
+from ascent.errors import InputError
 from ascent.tables import ALGORITHMS, listed, nearest
 from ascent.tables import load as load_entry
-from ascent.trainer_fields import trainer_fields
 
 
 class RunConfig(Section):

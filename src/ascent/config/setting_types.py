@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pydantic
 
-from ascent.config_file import Source, Unreadable, number_of
+from ascent.config.file import Source, Unreadable, number_of
 
 Kinds = tuple[type, ...]  # simple types that a setting takes; (float, int) where it takes any number
 _SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

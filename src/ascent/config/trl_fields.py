@@ -181,9 +181,9 @@ _WORDS = {
 
 
 def page() -> str:
-    """docs/trl-fields.md: `python -m ascent.trl_fields > docs/trl-fields.md`."""
+    """docs/trl-fields.md: `python -m ascent.config.trl_fields > docs/trl-fields.md`."""
     lines = [
-        "<!-- Made from src/ascent/trl_fields.py by `python -m ascent.trl_fields`; don't edit. -->",
+        "<!-- Made from src/ascent/config/trl_fields.py by `python -m ascent.config.trl_fields`; don't edit. -->",
         "",
         "# TRL's settings",
         "",
