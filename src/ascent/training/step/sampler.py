@@ -102,9 +102,7 @@ class Sampler:
                 return completions
             self._ahead = flight  # what is asked for comes in between, such as an evaluation
         kept = self._from_checkpoint
-        if kept is not None and self._agreement.ranks.any_rank(
-            _means(groups, kept)
-        ):  # otherwise it comes in between, too
+        if kept is not None and self._agreement.ranks.any_rank(_means(groups, kept)):  # else this comes in between, too
             self._from_checkpoint = None
             if not self._agreement.ranks.any_rank(not _answers(groups, kept)):
                 return self._finish(self._flight(groups, receive, kept))
