@@ -278,12 +278,12 @@ class GRPOTrainer(TRLTrainer):
         step, generation = self.state.global_step, self._generation
         return self._evaluations.evaluating(name, step=step, generation=generation, apart=not self._plain)
 
-    def evaluation_loop(self, dataloader: Any, *, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
+    def evaluation_loop(self, *args: Any, **keywords: Any) -> Any:
         """See Trainer. Every evaluation and prediction of TRL's comes through here."""
         check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations)
         before = seen(self._metrics["eval"])
-        with self.evaluating(metric_key_prefix) as evaluation:
-            output = super().evaluation_loop(dataloader, metric_key_prefix=metric_key_prefix, **keywords)
+        with self.evaluating(keywords.get("metric_key_prefix", "eval")) as evaluation:
+            output = super().evaluation_loop(*args, **keywords)
             evaluation.take(output.metrics, gained(self._metrics["eval"], before))
         return output
 
@@ -370,7 +370,7 @@ class GRPOTrainer(TRLTrainer):
         its number (0: there is none). Collective."""
         if not self._plain:
             self._sampler.forget_ahead()
-        if self.state.global_step != self._saved_step:
+        if self.state.global_step not in {0, self._saved_step}:
             self._save_checkpoint(self.model, trial=None)
         return self.state.global_step
 
