@@ -25,6 +25,7 @@ from ascent import devices
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
+from ascent.compat.epoch_order import OrderOfLaterEpochs
 from ascent.compat.float_masks import keep_float_masks
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.errors import InputError
@@ -128,6 +129,7 @@ class GRPOTrainer(TRLTrainer):
             else:
                 self.engine = engine
             self._sampler = self._make_sampler(self.engine)
+            self.add_callback(OrderOfLaterEpochs())
             self.accelerator.wait_for_everyone()
 
     @property
@@ -247,8 +249,7 @@ class GRPOTrainer(TRLTrainer):
         return prompt_ids
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """See Trainer. With staleness, the batches of the next generation are fetched with this one's. There are none
-        beyond the last step, from which a run that was killed at its end may be resumed."""
+        """See Trainer. With staleness, the next generation's batches are fetched too. None are beyond the last step."""
         if self.state.global_step >= self.state.max_steps:
             return [], None
         if self._looks_ahead:
@@ -280,7 +281,7 @@ class GRPOTrainer(TRLTrainer):
 
     def evaluation_loop(self, *args: Any, **keywords: Any) -> Any:
         """See Trainer. Every evaluation and prediction of TRL's comes through here."""
-        check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations)
+        check_evaluation_batch(self.args, self.num_generations_eval or self.num_generations or 1)
         before = seen(self._metrics["eval"])
         with self.evaluating(keywords.get("metric_key_prefix", "eval")) as evaluation:
             output = super().evaluation_loop(*args, **keywords)
@@ -296,8 +297,7 @@ class GRPOTrainer(TRLTrainer):
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
         batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
-        functions: list[Any] = self.reward_funcs
-        for reward in functions:
+        for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward):
                 batch.scores = reward.scores
                 self._reward_seconds += reward.seconds if batch.evaluation is None else 0.0
@@ -348,8 +348,8 @@ class GRPOTrainer(TRLTrainer):
             self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
         if self._recorder is not None and self.accelerator.is_main_process:
             epoch, generation = float(self.state.epoch or 0.0), None if self._plain else self._generation - 1
-            step, steps, device = self.state.global_step, self.state.max_steps, asdict(devices.use())
-            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, device))
+            step, steps, use = self.state.global_step, self.state.max_steps, asdict(devices.use())
+            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, use))
         devices.reset_peak()
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
