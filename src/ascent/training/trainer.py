@@ -26,6 +26,7 @@ from ascent import devices
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
+from ascent.compat.epoch_order import OrderOfLaterEpochs
 from ascent.compat.float_masks import keep_float_masks
 from ascent.config import trl_fields
 from ascent.errors import InputError
@@ -144,6 +145,7 @@ class GRPOTrainer(TRLTrainer):
             self._sampler = sampler_for(self, self.engine, verify=verify)
             self._difference_check = difference_check(self, self.engine, verify=verify)
             self._biased_by = tell_bias(self)
+            self.add_callback(OrderOfLaterEpochs())
             self.accelerator.wait_for_everyone()
 
     @property
@@ -245,8 +247,7 @@ class GRPOTrainer(TRLTrainer):
         return prompt_ids
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """See Trainer. With staleness, the batches of the next generation are fetched with this one's. There are none
-        beyond the last step, from which a run that was killed at its end may be resumed."""
+        """See Trainer. With staleness, the next generation's batches are fetched too. None are beyond the last step."""
         if self.state.global_step >= self.state.max_steps:
             return [], None
         if self._looks_ahead:
@@ -284,8 +285,7 @@ class GRPOTrainer(TRLTrainer):
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
         batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
-        functions: list[Any] = self.reward_funcs
-        for reward in functions:
+        for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward):
                 batch.scores = reward.scores
                 self._reward_seconds += reward.seconds if batch.evaluation is None else 0.0
@@ -336,8 +336,8 @@ class GRPOTrainer(TRLTrainer):
             self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
         if self._recorder is not None and self.accelerator.is_main_process:
             epoch, generation = float(self.state.epoch or 0.0), None if self._plain else self._generation - 1
-            step, steps, device = self.state.global_step, self.state.max_steps, asdict(devices.use())
-            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, device))
+            step, steps, use = self.state.global_step, self.state.max_steps, asdict(devices.use())
+            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, use))
         devices.reset_peak()
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class GRPOTrainer(TRLTrainer):
         its number (0: there is none). Collective."""
         if not self._plain:
             self._sampler.forget_ahead()
-        if self.state.global_step != self._saved_step:
+        if self.state.global_step not in {0, self._saved_step}:
             self._save_checkpoint(self.model, trial=None)
         return self.state.global_step
 
