@@ -49,7 +49,11 @@ def test_the_page_of_the_documentation_is_made_from_the_table() -> None:
     assert page == trl_fields.page(), "run `python -m ascent.trl_fields > docs/trl-fields.md`"
 
 
-REFUSED = {"vllm_model_impl": "transformers", "vllm_enable_sleep_mode": True, "vllm_tensor_parallel_size": 2}
+REFUSED: dict[str, Any] = {
+    "vllm_model_impl": "transformers",
+    "vllm_enable_sleep_mode": True,
+    "vllm_tensor_parallel_size": 2,
+}
 
 
 @pytest.mark.parametrize("name", [field.name for field in trl_fields.FIELDS.values() if field.becomes == "REFUSED"])
@@ -83,7 +87,8 @@ def test_settings_without_meaning_are_told(
 
 
 def test_what_trl_refuses_with_vllm_is_refused_in_its_words(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
-    for settings in ({"use_vllm": True}, {"engine": FarEngine()}):
+    cases: list[dict[str, Any]] = [{"use_vllm": True}, {"engine": FarEngine()}]
+    for settings in cases:
         with pytest.raises(ValueError, match="VESPO loss requires"):
             make_trainer(tiny_policy(), tmp_path, loss_type="vespo", **settings)
         with pytest.raises(ValueError, match="vllm_mode must be either"):
@@ -167,8 +172,13 @@ def test_servers_may_be_named_by_host_and_port(
     from ascent.training.engines import servers
 
     asked = []
-    monkeypatch.setattr(servers, "connect", lambda url, **_: (asked.append(url), FarEngine())[1])
-    place = {"vllm_server_host": "10.0.0.5", "vllm_server_port": 9000}
+
+    def connect(url: str, **_: Any) -> FarEngine:
+        asked.append(url)
+        return FarEngine()
+
+    monkeypatch.setattr(servers, "connect", connect)
+    place: dict[str, Any] = {"vllm_server_host": "10.0.0.5", "vllm_server_port": 9000}
     make_trainer(tiny_policy(), tmp_path, use_vllm=True, vllm_mode="server", **place)
     assert asked == ["http://10.0.0.5:9000"]
 
@@ -230,8 +240,10 @@ def test_what_trl_s_path_would_lose_is_refused(tiny_policy: Callable[..., Path],
 def test_without_arguments_the_output_folder_is_trl_s(monkeypatch: pytest.MonkeyPatch) -> None:
     from ascent.training import arguments
 
-    monkeypatch.setattr(arguments, "GRPOConfig", lambda folder: folder)  # which can't be made without a bf16 device
-    assert arguments.default_arguments("some/model-1") == "model-1-GRPO"
+    folders: list[str] = []
+    monkeypatch.setattr(arguments, "GRPOConfig", folders.append)  # it can't be made without a bf16 device
+    arguments.default_arguments("some/model-1")
+    assert folders == ["model-1-GRPO"]
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -399,9 +411,10 @@ def test_trainers_with_any_field_changed_are_made_or_refused_as_trl_s(
 ) -> None:
     """One trainer for each field with another value, beside plain TRL's: both are made with the same arguments, or both
     refuse; what TRL takes and Ascent does not is in the table, and refused in words."""
-    import trl
     from datasets import Dataset
     from tests.small_trainer import vowels
+    from trl.trainer.grpo_config import GRPOConfig as TRLConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
     import ascent
     from ascent.training.trl_path import without_engine
@@ -425,7 +438,7 @@ def test_trainers_with_any_field_changed_are_made_or_refused_as_trl_s(
         def of_trl(settings: dict[str, Any] = settings, arguments: dict[str, Any] = arguments) -> Any:
             settings = {key: each for key, each in settings.items() if key != "seeded_sampling"}
             with without_engine():
-                return trl.GRPOTrainer(args=trl.GRPOConfig(str(tmp_path), **settings), **arguments)
+                return TRLTrainer(args=TRLConfig(str(tmp_path), **settings), **arguments)
 
         def of_ascent(settings: dict[str, Any] = settings, arguments: dict[str, Any] = arguments) -> Any:
             engine = FarEngine() if vllm else None

@@ -23,7 +23,7 @@ from datasets import Dataset
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
-from ascent import devices
+from ascent import devices, trl_fields
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
@@ -98,7 +98,7 @@ class GRPOTrainer(TRLTrainer):
             args.use_vllm = not isinstance(engine, str) or engine == "vllm"
         standing = engine is None and args.use_vllm and args.vllm_mode == "server"
         self._served = standing or not (engine is None or isinstance(engine, (EngineSettings, str)))
-        samples = "server" if self._served else "colocate" if args.use_vllm else "transformers"
+        samples: trl_fields.Engine = "server" if self._served else "colocate" if args.use_vllm else "transformers"
         for note in () if self._plain else check_settings(args, samples):
             if args.process_index == 0:
                 print_on_stderr(f"note: {note}")

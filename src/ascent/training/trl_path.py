@@ -59,7 +59,7 @@ def takes_trl_path(
             else "Leave out one or the other.",
         )
     refuse_on_npu(args)
-    if reasons:
+    if reasons and args.process_index == 0:
         warnings.warn(
             f"{why}: only TRL's own path can do that, so it is taken, as with plain=True. Lost by that: {_LOST}.",
             UserWarning,
@@ -86,7 +86,7 @@ def check_settings(args: TRLConfig, engine: trl_fields.Engine) -> list[str]:
 @contextlib.contextmanager
 def without_engine() -> Iterator[None]:
     """While TRL's `GRPOTrainer.__init__` runs: with `use_vllm` it makes its checks, and starts no vLLM."""
-    usual = grpo_trainer.VLLMGeneration
+    usual = vars(grpo_trainer)["VLLMGeneration"]
     vars(grpo_trainer)["VLLMGeneration"] = _NoEngine
     try:
         yield
