@@ -227,7 +227,8 @@ class GRPOTrainer(TRLTrainer):
     def _first_prompts(self) -> list[list[int]]:
         """Some prompts of the dataset; none of a stream, which is left as it is."""
         rows: Any = self.train_dataset
-        return self._prompt_ids(rows[place] for place in range(min(8, len(rows)))) if isinstance(rows, Dataset) else []
+        first = [rows[place] for place in range(min(8, len(rows)))] if isinstance(rows, Dataset) else []
+        return self._prompt_ids(first) if first else []
 
     def _groups(
         self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str
