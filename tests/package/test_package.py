@@ -26,7 +26,7 @@ ORDER = (
     ("devices",),
     ("config",),
     ("config_file", "trainer_fields"),
-    ("renamed", "tables"),
+    ("renamed", "tables", "trl_fields"),
     ("types",),
     ("sandbox",),
 )
