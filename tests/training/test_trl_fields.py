@@ -87,7 +87,8 @@ def test_settings_without_meaning_are_told(
 
 
 def test_what_trl_refuses_with_vllm_is_refused_in_its_words(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
-    for settings in ({"use_vllm": True}, {"engine": FarEngine()}):
+    cases: list[dict[str, Any]] = [{"use_vllm": True}, {"engine": FarEngine()}]
+    for settings in cases:
         with pytest.raises(ValueError, match="VESPO loss requires"):
             make_trainer(tiny_policy(), tmp_path, loss_type="vespo", **settings)
         with pytest.raises(ValueError, match="vllm_mode must be either"):
@@ -239,9 +240,10 @@ def test_what_trl_s_path_would_lose_is_refused(tiny_policy: Callable[..., Path],
 def test_without_arguments_the_output_folder_is_trl_s(monkeypatch: pytest.MonkeyPatch) -> None:
     from ascent.training import arguments
 
-    monkeypatch.setattr(arguments, "GRPOConfig", lambda folder: folder)  # which can't be made without a bf16 device
-    made: Any = arguments.default_arguments("some/model-1")
-    assert made == "model-1-GRPO"
+    folders: list[str] = []
+    monkeypatch.setattr(arguments, "GRPOConfig", folders.append)  # it can't be made without a bf16 device
+    arguments.default_arguments("some/model-1")
+    assert folders == ["model-1-GRPO"]
 
 
 @pytest.mark.parametrize("staleness", [0, 1])

@@ -59,7 +59,7 @@ def takes_trl_path(
             else "Leave out one or the other.",
         )
     refuse_on_npu(args)
-    if reasons:
+    if reasons and args.process_index == 0:
         warnings.warn(
             f"{why}: only TRL's own path can do that, so it is taken, as with plain=True. Lost by that: {_LOST}.",
             UserWarning,

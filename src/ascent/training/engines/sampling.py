@@ -90,9 +90,8 @@ def sampler_for(trainer: Any, engine: RolloutEngine, *, verify: bool) -> Sampler
 def _first_prompts(trainer: Any) -> list[list[int]]:
     """Some prompts of the dataset; none of a stream, which is left as it is."""
     rows = trainer.train_dataset
-    if not isinstance(rows, Dataset):
-        return []
-    found: list[list[int]] = trainer._prompt_ids(rows[place] for place in range(min(_LOOKED_AT, len(rows))))
+    first = [rows[place] for place in range(min(_LOOKED_AT, len(rows)))] if isinstance(rows, Dataset) else []
+    found: list[list[int]] = trainer._prompt_ids(first) if first else []
     return found
 
 
