@@ -22,7 +22,7 @@ import torch
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
-from ascent import devices, trl_fields
+from ascent import devices
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
