@@ -16,8 +16,9 @@ def prompts(memory: Memory) -> list[list[str]]:
     return [[record.task_id for record in records] for _, records, _ in memory.generations]
 
 
-@pytest.mark.parametrize("mended", [True, False], ids=["mended", "TRL alone"])
-@pytest.mark.parametrize("step", [4, 5], ids=["between epochs", "inside an epoch"])
+@pytest.mark.parametrize(
+    ("step", "mended"), [(4, True), (5, True), (5, False)], ids=["between epochs", "inside an epoch", "TRL alone"]
+)
 def test_a_resumed_training_goes_on_in_its_epoch_s_order(
     step: int, mended: bool, tiny_policy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

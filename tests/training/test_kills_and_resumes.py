@@ -25,7 +25,7 @@ from ascent.tracking.run_directory import RunDirectory, read_json_lines
 from ascent.types import Completion
 
 pytestmark = pytest.mark.torch
-IN_THE_DEFAULT_RUN = 3
+IN_THE_DEFAULT_RUN = 2
 ALL = 60
 Sampled = tuple[str, tuple[int, ...]]  # of which group, and its tokens
 
