@@ -49,6 +49,9 @@ class ThreadRanks:
     def max_over_ranks(self, number: int) -> int:
         return max(self.exchange(number))
 
+    def any_rank(self, here: bool) -> bool:
+        return bool(self.max_over_ranks(int(here)))
+
     def call(self, why: str) -> None:
         self.board.calls.add(why)
 
@@ -170,7 +173,10 @@ def test_a_failing_walk_over_the_weights_is_this_rank_s_own_end() -> None:
     from ascent.training.step.sampler import Sampler
 
     class Weights:
-        version = 0
+        steps = 0
+
+        def content(self) -> str:
+            return "first"
 
         def canary(self) -> None: ...
 
@@ -182,12 +188,20 @@ def test_a_failing_walk_over_the_weights_is_this_rank_s_own_end() -> None:
         def update_weights(self, tensors: Any, version: int, canary: Any) -> None:
             list(tensors)
 
-    agreement = Agreement(ThreadRanks(Board(2), 0))  # type: ignore[arg-type]  # waits 5 s for a rank that isn't there
+    settled: list[Exception | None] = []
+
+    class Watched(Agreement):
+        def settle(self, failure: Exception | None, repeated: Counter[type[Exception]]) -> bool:
+            settled.append(failure)
+            return super().settle(failure, repeated)
+
+    agreement = Watched(ThreadRanks(Board(1), 0))  # type: ignore[arg-type]
     nothing: Any = lambda *_: None  # noqa: E731
     sampler = Sampler(Engine(), Weights(), agreement, StepClock(), nothing, nothing, nothing)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="while gathering b"):
         sampler.sync()
     assert agreement.ended_with is None
+    assert settled == []
 
 
 def test_why_no_server_got_the_weights() -> None:

@@ -69,9 +69,9 @@ def connect(
     agreement = Agreement(Ranks(rank, processes))
     with _all_or_none(agreement):
         address = standing_service(service) if rank == 0 else None
-    if address is not None and (both := shared_devices(address, processes)):
-        indices = ", ".join(map(str, both))
-        print(f"note: service {address.name} is on this training's device {indices} too", file=sys.stderr, flush=True)
+        if address is not None and (both := shared_devices(address, processes)):
+            indices = ", ".join(map(str, both))
+            print(f"note: service {address.name} is on this training's device {indices} too", file=sys.stderr)
     return _join(address, RolloutSection(mode="server"), dtype, name, agreement)
 
 
