@@ -133,7 +133,7 @@ def test_after_loading_the_best_model_the_engine_gets_it(tiny_policy: Callable[.
         ("vllm", {}, 1, "samples in the trainer's process"),
         (FarEngine(), {}, 2, "staleness=2: should be 0"),
         (FarEngine(), {}, -1, "staleness=-1: should be 0"),
-        (None, {"plain": True}, 1, "staleness=1 contradicts plain=True"),
+        (None, {"plain": True}, 1, "plain=True: TRL's own path is taken, on which staleness would not be used"),
     ],
 )
 def test_only_an_engine_that_samples_elsewhere_samples_ahead(

@@ -111,7 +111,7 @@ class GRPOTrainer(TRLTrainer):
         if standing and not self._plain:
             engine = standing_servers(args)
         chosen = engine if engine is not None else "vllm" if args.use_vllm else "transformers"
-        check_staleness(staleness, chosen, plain=self._plain)
+        check_staleness(staleness, chosen)
         keep_float_masks()
         # Without this TRL lets every process of a multi-NPU run spread its model over all NPUs.
         init_kwargs: Any = args.model_init_kwargs or {}

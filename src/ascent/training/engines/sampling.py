@@ -28,7 +28,7 @@ _LOOKED_AT = 8  # prompts of the dataset, for the canary
 Chosen = RolloutEngine | EngineSettings | str
 
 
-def check_staleness(staleness: int, engine: Chosen, *, plain: bool) -> None:
+def check_staleness(staleness: int, engine: Chosen) -> None:
     """Raise InputError for a staleness that the engine, or any, can't have."""
     if staleness not in (0, 1):
         raise InputError(
@@ -36,8 +36,6 @@ def check_staleness(staleness: int, engine: Chosen, *, plain: bool) -> None:
         )
     if staleness == 0:
         return
-    if plain:
-        raise InputError("staleness=1 contradicts plain=True, which is TRL's own path", "Leave one of them out.")
     place = _place(engine)
     if place is not EnginePlace.ELSEWHERE:
         raise InputError(
