@@ -107,10 +107,13 @@ def test_mending_twice_wraps_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InputBatch, "add_request", lambda self, request: request)
     seeded_prefill.mend()
-    once: Any = InputBatch.add_request
+    once = _add_request_of(InputBatch)
     seeded_prefill.mend()
-    assert InputBatch.add_request is once
-    unseeded: Any = SimpleNamespace(generator=None)
-    returned: Any = once(None, unseeded)  # type: ignore[arg-type]
-    assert returned is unseeded
+    assert _add_request_of(InputBatch) is once
+    unseeded = SimpleNamespace(generator=None)
+    assert once(None, unseeded) is unseeded
     assert unseeded.generator is None
+
+
+def _add_request_of(batch: Any) -> Any:
+    return batch.add_request
