@@ -115,5 +115,17 @@ def test_mending_twice_wraps_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unseeded.generator is None
 
 
+def test_every_process_of_vllm_is_mended_by_the_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    from ascent.rollout.in_vllm import plugin
+
+    plain = _add_request_of(InputBatch)
+    plain = getattr(plain, "__wrapped__", plain)
+    monkeypatch.setattr(InputBatch, "add_request", plain)
+    plugin.register()
+    assert _add_request_of(InputBatch).__wrapped__ is plain
+
+
 def _add_request_of(batch: Any) -> Any:
     return batch.add_request

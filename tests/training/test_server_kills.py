@@ -43,7 +43,10 @@ class Killer:
     def kill(self, phase: str) -> None:
         if phase not in self.killed:
             self.killed[phase] = time.monotonic()
-            os.kill(server_pids(self._folder)[0], signal.SIGKILL)
+            until = time.monotonic() + 120
+            while not (pids := server_pids(self._folder)) and time.monotonic() < until:
+                time.sleep(0.1)  # on a busy machine the one before may not have been restarted yet
+            os.kill(pids[0], signal.SIGKILL)
 
     def during(self, named_tensors: Iterable[Any]) -> Iterator[Any]:
         for place, named in enumerate(named_tensors):
