@@ -171,8 +171,6 @@ class GRPOTrainer(TRLTrainer):
         self._batch = evaluation.batch(inputs) if evaluation else BatchRecord(inputs, str(number), number, step, rank)
         self._batch.biased_by = self._biased_by
         output = super()._generate_and_score_completions(inputs)
-        if self._difference_check is not None and evaluation is None:
-            self._difference_check.check(output, self._batch)
         self._batch.advantages, self._batch.masked = output["advantages"].tolist(), masked_places(output)
         metrics = self._metrics["eval" if evaluation else "train"]
         for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation is not None).items():
@@ -180,6 +178,8 @@ class GRPOTrainer(TRLTrainer):
         if evaluation is None:
             if self._recorder is not None:
                 self._recorder.generation(number, self._batch.records(self._run_name))
+            if self._difference_check is not None:  # once its completions are kept: they show what went wrong
+                self._difference_check.check(output, self._batch)
             self._generation += 1
         return output
 

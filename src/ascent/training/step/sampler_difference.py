@@ -69,4 +69,4 @@ def _summed(output: Mapping[str, Any], batch: BatchRecord) -> tuple[float, int]:
     counted_BC = output["completion_mask"].bool() & torch.tensor(newest, device=sampler_BC.device)[:, None]
     difference = (trainer_BC - sampler_BC).abs()[counted_BC]
     difference = difference[~difference.isnan()]  # vLLM could not score it, or the trainer itself is not finite
-    return float(difference.double().sum()), difference.numel()
+    return float(difference.float().cpu().sum(dtype=torch.float64)), difference.numel()  # NPUs have no float64
