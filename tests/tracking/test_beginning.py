@@ -33,6 +33,7 @@ def refused(folder: Path, *results: str) -> RunDirectory:
         with new_run(folder, "a") as run:
             run.config.write_text("x: 1")
             run.environment.write_text("{}")
+            run.origin.write_text("{}")
             (run.checkpoints / "checkpoint-1").mkdir()
             for name in results:
                 (run.path / name).parent.mkdir(exist_ok=True)

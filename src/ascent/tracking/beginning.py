@@ -50,7 +50,7 @@ def resumed_run(path: Path) -> Iterator[RunDirectory]:
     Raises InputError when it isn't a run directory.
     """
     run = run_directory.open_existing(path)
-    settings = {file: file.read_text(encoding="utf-8") for file in (run.config, run.environment) if file.is_file()}
+    settings = {file: file.read_text(encoding="utf-8") for file in run.settings if file.is_file()}
     metrics = _content(run.metrics)
     with _locked(path):
         try:
@@ -63,8 +63,7 @@ def resumed_run(path: Path) -> Iterator[RunDirectory]:
 
 def _is_unbegun(path: Path, but: tuple[str, ...] = ()) -> bool:
     """Whether the folder holds settings alone: no result, no failure, and no log but in the folders `but`."""
-    run = RunDirectory(path)
-    settings = {run.config, run.environment}
+    settings = RunDirectory(path).settings
     return path.is_dir() and all(
         found.is_dir() or found in settings or found.name.endswith(".tmp") or found.relative_to(path).parts[0] in but
         for found in path.rglob("*")

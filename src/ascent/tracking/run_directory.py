@@ -53,6 +53,16 @@ class RunDirectory:
         return self.path / "environment.json"
 
     @property
+    def origin(self) -> Path:
+        """The base model and the tasks, with their digests."""
+        return self.path / "origin.json"
+
+    @property
+    def settings(self) -> tuple[Path, ...]:
+        """What is written before a run has anything to show."""
+        return self.config, self.environment, self.origin
+
+    @property
     def metrics(self) -> Path:
         """One JSON object a training step."""
         return self.path / "metrics.jsonl"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ascent.config import RunConfig
 from ascent.errors import InputError
-from ascent.models.adapter_base import ORIGIN_FILE
 from ascent.models.digests import weights_digest
 from ascent.tracking.run_directory import RunDirectory, read_state, write_json
 from ascent.types import Task
@@ -45,12 +44,12 @@ def record_origin(
         kept = [each for each in before["tasks"] if each["since_step"] < step]
         same = kept and {**kept[-1], "since_step": step} == asked
         content = {**before, "tasks": kept if same else [*kept, asked]}
-    write_json(run.path / ORIGIN_FILE, content)
+    write_json(run.origin, content)
 
 
 def read_origin(run: RunDirectory) -> dict[str, Any] | None:
     """What `record_origin` wrote; None in a run directory of an older release. Raises InputError for other content."""
-    file = run.path / ORIGIN_FILE
+    file = run.origin
     if not file.is_file():
         return None
     try:
