@@ -29,8 +29,16 @@ def judge_of(sampler: str = "float32", trainer: str = "float32") -> tuple[Any, l
     return SamplerDifference(expected, f"{sampler}, {trainer}", Agreement(Ranks(0, 1)), told.append), told
 
 
-def generation(difference: float, versions: tuple[int, ...] = (4, 4), **changes: Any) -> tuple[dict[str, Any], Any]:
-    """TRL's output and the record of a generation of step 5, completions of three and two tokens."""
+def seen(difference: float, versions: tuple[int, ...] = (4, 4), **changes: Any) -> tuple[Any, int]:
+    """What a generation of step 5 shows, of completions of three and two tokens."""
+    from ascent.training.step.sampler_difference import difference_of
+
+    output, batch = generation(difference, versions)
+    return difference_of(output | changes, batch), batch.step
+
+
+def generation(difference: float, versions: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
+    """TRL's output and the record of it."""
     import torch
 
     from ascent.training.records.batch import BatchRecord
@@ -40,38 +48,38 @@ def generation(difference: float, versions: tuple[int, ...] = (4, 4), **changes:
     output = {"completion_mask": mask, "sampling_per_token_logps": sampler, "old_per_token_logps": sampler + difference}
     batch = BatchRecord([], "4", generation=4, step=5, rank=0)
     batch.completions = [Completion("g", 0, (1,), (2,), (), "stop", version, 0.0, 0.0) for version in versions]
-    return output | changes, batch
+    return output, batch
 
 
 def test_a_difference_is_usual_then_suspicious_then_the_end() -> None:
     check, told = judge_of()
     for usual in (0.0, 1e-6, 9e-3):
-        check.check(*generation(usual))
+        check.check(*seen(usual))
     assert told == []
-    check.check(*generation(0.03))
-    check.check(*generation(0.04))
+    check.check(*seen(0.03))
+    check.check(*seen(0.04))
     assert len(told) == 1, "once"
     assert "differ by 0.03 on average (5 tokens of step 5; float32, float32)" in told[0]
     with pytest.raises(WeightMismatchError, match="samples from another policy than the one that is trained") as ended:
-        check.check(*generation(-0.06))
+        check.check(*seen(-0.06))
     assert check._agreement.ended_with is ended.value, "known to all ranks, so that the last step is kept"
     with pytest.raises(WeightMismatchError):
-        check.check(*generation(math.inf))
+        check.check(*seen(math.inf))
 
 
 def test_what_differs_rightly_does_not_count() -> None:
     import torch
 
     check, told = judge_of()
-    check.check(*generation(9.0, versions=(3, 3)))  # sampled with older weights
+    check.check(*seen(9.0, versions=(3, 3)))  # sampled with older weights
     padding = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]])
-    output, batch = generation(0.0)
-    check.check(output | {"old_per_token_logps": output["sampling_per_token_logps"] + padding}, batch)
-    check.check(*generation(math.nan))  # vLLM could not score them
-    check.check(*generation(9.0, old_per_token_logps=None))  # no correction: TRL doesn't take them
+    sampler = generation(0.0, (4, 4))[0]["sampling_per_token_logps"]
+    check.check(*seen(0.0, old_per_token_logps=sampler + padding))
+    check.check(*seen(math.nan))  # vLLM could not score them
+    check.check(*seen(9.0, old_per_token_logps=None))  # no correction: TRL doesn't take them
     assert told == []
     with pytest.raises(WeightMismatchError, match="3 tokens"):
-        check.check(*generation(9.0, versions=(4, 3)))
+        check.check(*seen(9.0, versions=(4, 3)))
 
 
 def test_the_coarser_precision_decides() -> None:
@@ -132,18 +140,18 @@ def test_which_settings_narrow_the_distribution() -> None:
     ]
 
 
-def test_a_model_that_drops_out_is_not_judged(tiny_policy: Callable[..., Path]) -> None:
+def test_a_model_thatdrops_out_is_not_judged(tiny_policy: Callable[..., Path]) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from ascent.training.engines.sampling import _drops_out
+    from ascent.training.engines.sampling import drops_out
 
     def policy(**settings: Any) -> Any:
         return AutoModelForCausalLM.from_pretrained(tiny_policy(), **settings)
 
-    assert not _drops_out(policy())
-    assert _drops_out(policy(attention_dropout=0.1))
-    assert _drops_out(get_peft_model(policy(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.05)))
-    assert not _drops_out(get_peft_model(policy(), LoraConfig(target_modules=["q_proj"])))
-    assert not _drops_out(torch.nn.Dropout(0.0))
+    assert not drops_out(policy())
+    assert drops_out(policy(attention_dropout=0.1))
+    assert drops_out(get_peft_model(policy(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.05)))
+    assert not drops_out(get_peft_model(policy(), LoraConfig(target_modules=["q_proj"])))
+    assert not drops_out(torch.nn.Dropout(0.0))

@@ -115,7 +115,11 @@ def test_generation_settings_sample_as_trl_does(
 ) -> None:
     histories = []
     for path in ("ours", "plain"):
-        trainer = make_trainer(tiny_policy(), tmp_path / path, max_steps=1, plain=path == "plain", **settings)
+        settings |= {
+            "max_steps": 1,
+            "skip_zero_advantage": False,
+        }  # without an advantage there is no entropy to compare
+        trainer = make_trainer(tiny_policy(), tmp_path / path, plain=path == "plain", **settings)
         trainer.train()
         histories.append(trainer.state.log_history[0])
     compared = ("reward", "reward_std", "loss", "grad_norm", "completions/mean_length", "entropy")

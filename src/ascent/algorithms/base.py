@@ -18,6 +18,12 @@ class Algorithm(Protocol):
         """Its key in `ascent.tables.ALGORITHMS`."""
         ...
 
+    @property
+    def couples_rows(self) -> bool:
+        """Whether the loss of a row depends on other rows of its micro-batch beyond TRL's own divisors, so that a
+        micro-batch must stay whole."""
+        ...
+
     def loss(self, micro_batch: Mapping[str, Any], trl_loss: Callable[[], Tensor]) -> Tensor:
         """The loss of one micro-batch, a scalar with a gradient.
 

@@ -16,6 +16,11 @@ class GRPO(AlgorithmSection):
 
     name: Literal["grpo"] = "grpo"
 
+    @property
+    def couples_rows(self) -> bool:
+        """See Algorithm."""
+        return False
+
     def loss(self, micro_batch: Mapping[str, Any], trl_loss: Callable[[], Tensor]) -> Tensor:
         """See Algorithm."""
         del micro_batch

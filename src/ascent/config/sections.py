@@ -66,6 +66,11 @@ class AlgorithmSection(Section):
 
     name: str
 
+    @property
+    def couples_rows(self) -> bool:
+        """See Algorithm. An algorithm that can be computed on any part of a micro-batch says so."""
+        return True
+
 
 class TasksSection(Section):
     """What is asked: a file or a built-in set, and which part of it is held out."""

@@ -1,7 +1,7 @@
 """What becomes of each field of `GRPOConfig` on Ascent's path: a table, which the checks and the documentation read.
 
 Fields of TRL and of transformers that TRL's own code reads are as they always are (`TRL`). The others concern sampling,
-and there Ascent's engines take their place: `ENGINE` is taken, `REFUSED` is refused with its reason where it would be
+and there Ascent's engines take their place: `ENGINE` is taken, `STEP` is Ascent's own and concerns the update, `REFUSED` is refused with its reason where it would be
 lost, `PATH` leads to TRL's own path, `NOTHING` has no meaning here. With `plain=True` everything is TRL's.
 
 Nothing heavy is imported: a configuration is checked before torch is.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Becomes = Literal["TRL", "ENGINE", "REFUSED", "PATH", "NOTHING"]
+Becomes = Literal["TRL", "ENGINE", "STEP", "REFUSED", "PATH", "NOTHING"]
 Engine = Literal["transformers", "colocate", "server"]  # which one samples; the last two are vLLM
 VLLM: tuple[Engine, ...] = ("colocate", "server")
 ALL: tuple[Engine, ...] = ("transformers", "colocate", "server")
@@ -89,6 +89,12 @@ _OWN = (
     Field("plain", "PATH", "Ascent's own: asks for it", usual=False),
     Field("seeded_sampling", "ENGINE", "Ascent's own: a seed for every completion", VLLM, usual=True),
 )
+_STEP = (
+    Field("max_tokens_per_batch", "STEP", "sub-batches of at most so many tokens", usual="auto"),
+    Field("skip_zero_advantage", "STEP", "rows that can't move the policy are left out", usual=True),
+    Field("skip_old_logps", "STEP", "old log-probabilities come from the training forward where they can", usual=True),
+    Field("balance_ranks", "STEP", "rows are dealt out to ranks by cost", usual=True),
+)
 # Names only, by what they are about: TRL's and transformers' code reads them, whichever engine samples.
 _OF_TRL = {
     "model": "model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout cast_lm_head_to_fp32 use_cache "
@@ -127,7 +133,7 @@ _OF_TRL = {
 }
 FIELDS: Mapping[str, Field] = {
     field.name: field
-    for field in (*_OWN, *(Field(name, "TRL", topic) for topic, names in _OF_TRL.items() for name in names.split()))
+    for field in (*_OWN, *_STEP, *(Field(name, "TRL", topic) for topic, names in _OF_TRL.items() for name in names.split()))
 }
 # Keys of `generation_kwargs` that an engine can't be given -> why.
 REFUSED_KEYS: Mapping[Engine, Mapping[str, str]] = {
@@ -174,6 +180,7 @@ def without_meaning(setting: Callable[[str], Any], engine: Engine) -> list[str]:
 
 _WORDS = {
     "ENGINE": "taken",
+    "STEP": "taken",
     "REFUSED": "refused, unless {usual}",
     "PATH": "TRL's own path",
     "NOTHING": "no meaning",
@@ -205,6 +212,8 @@ def page() -> str:
         engines = "all" if field.engines == ALL else ", ".join(field.engines)
         word = _WORDS[field.becomes].format(usual=f"`{field.usual!r}`")
         lines.append(f"| `{field.name}` | {engines} | {word} | {field.how} |")
+    lines += ["", "Ascent's own about the update ([training](training.md#the-update)):", "", "| field | |", "|---|---|"]
+    lines += [f"| `{field.name}` | {field.how} |" for field in _STEP]
     lines += ["", "Keys of `generation_kwargs` that are refused:", "", "| engines | key | |", "|---|---|---|"]
     for engine, keys in (("transformers", REFUSED_KEYS["transformers"]), ("colocate, server", _vllm)):
         lines += [f"| {engine} | `{key}` | {why} |" for key, why in keys.items()]

@@ -17,12 +17,31 @@ class GRPOConfig(TRLConfig):
     seeded_sampling: give every completion of the vLLM engine its own seed, made of `seed`, the generation and its
         place in the batch, so that a run repeats however completions are batched or spread over processes. Off by
         default: vLLM draws for each such completion apart, which costs up to half of the sampling's speed on CPU.
+
+    What a step leaves out, each with the same gradients as TRL's loss of the whole optimizer step as one micro-batch:
+
+    max_tokens_per_batch: train on sub-batches of at most so many tokens, of rows of like length, or of one prompt. A
+        row that is longer has a pass of its own. "auto": as many tokens as the longest rows of one of TRL's
+        micro-batches have, for which there must be memory anyway. None: TRL's micro-batches.
+    skip_zero_advantage: leave out rows that can't move the policy: those with advantage 0, where the loss has no other
+        term. The advantages of a group whose scores are equal are set to 0, where TRL's are off by rounding.
+    skip_old_logps: where each optimizer step trains on whole generations, take the log-probabilities for the correction
+        against the sampler from the training forward, instead of from a pass of their own.
+    balance_ranks: deal rows out to ranks by cost, so that none waits long for another.
     """
 
     plain: bool = field(default=False, metadata={"help": "Run TRL's own path unchanged."})
     seeded_sampling: bool = field(
         default=False, metadata={"help": "Give every completion of the vLLM engine a seed of its own."}
     )
+    max_tokens_per_batch: int | str | None = field(
+        default="auto", metadata={"help": "Tokens of a sub-batch: a number, 'auto', or None for TRL's micro-batches."}
+    )
+    skip_zero_advantage: bool = field(default=True, metadata={"help": "Leave out rows that can't move the policy."})
+    skip_old_logps: bool = field(
+        default=True, metadata={"help": "Take old log-probabilities from the training forward where they are the same."}
+    )
+    balance_ranks: bool = field(default=True, metadata={"help": "Deal rows out to ranks by cost."})
 
 
 def default_arguments(model: Any) -> GRPOConfig:

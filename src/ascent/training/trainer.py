@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -20,7 +19,6 @@ from typing import Any
 
 import torch
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
-from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
 from ascent import devices
 from ascent.algorithms.base import Algorithm
@@ -34,13 +32,24 @@ from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
 from ascent.training.arguments import default_arguments
+from ascent.training.batches.correction import Corrected, without_old_pass
+from ascent.training.batches.settings import StepBatches, step_batches
+from ascent.training.batches.signal import without_signal
 from ascent.training.checkpoint import buffered, sampled_ahead
 from ascent.training.checkpoint.saving import saving
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
-from ascent.training.engines.sampling import check_adapters, check_staleness, difference_check, sampler_for, tell_bias
+from ascent.training.engines.sampling import (
+    check_adapters,
+    check_staleness,
+    difference_check,
+    drops_out,
+    sampler_for,
+    tell_bias,
+)
 from ascent.training.records.batch import BatchRecord, masked_places
 from ascent.training.records.engine_figures import of_all_ranks
 from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
+from ascent.training.records.generations import Generations
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
 from ascent.training.records.step_metrics import StepMetrics, gained, seen
@@ -51,11 +60,13 @@ from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
+from ascent.training.step.sampler_difference import difference_of
 from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
+from ascent.training.updating import Updating
 from ascent.types import Completion, Sampling
 
 
-class GRPOTrainer(TRLTrainer):
+class GRPOTrainer(Updating):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
@@ -124,6 +135,7 @@ class GRPOTrainer(TRLTrainer):
         self._generation = 0
         self._batch: BatchRecord | None = None
         self._step_metrics = StepMetrics(self.accelerator.device)
+        self._kept = Generations(recorder, run_name, ranks, self.accelerator.device)
         self._engine_stats = lambda: of_all_ranks(self.engine, ranks, same_servers=self._served)
         self._evaluations = Evaluations(ranks, self._clock, recorder, run_name, self.args.seed, self._engine_stats)
         self._recorded_step = self._saved_step = 0
@@ -135,7 +147,10 @@ class GRPOTrainer(TRLTrainer):
         self._lookahead: Lookahead | None = None
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
+        self._batches = StepBatches(None, None)
         if not self._plain:
+            tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
+            self._batches = step_batches(self, ranks, random_forward=drops_out(self.model), tell=tell)
             check_adapters(self.model, chosen)
             if isinstance(chosen, (EngineSettings, str)):
                 name, settings = (chosen, None) if isinstance(chosen, str) else ("vllm", chosen)
@@ -170,17 +185,23 @@ class GRPOTrainer(TRLTrainer):
         number, step, rank = self._generation, self.state.global_step + 1, self.accelerator.process_index
         self._batch = evaluation.batch(inputs) if evaluation else BatchRecord(inputs, str(number), number, step, rank)
         self._batch.biased_by = self._biased_by
-        output = super()._generate_and_score_completions(inputs)
+        late = evaluation is None and self._batches.correction is not None
+        with without_old_pass(self) if late else contextlib.nullcontext():
+            output = super()._generate_and_score_completions(inputs)
+        if evaluation is None and self._batch.silent is not None and self.args.skip_zero_advantage:
+            output["advantages"][self._batch.silent] = 0.0
         self._batch.advantages, self._batch.masked = output["advantages"].tolist(), masked_places(output)
         metrics = self._metrics["eval" if evaluation else "train"]
         for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation is not None).items():
             metrics[name].append(value)
         if evaluation is None:
-            if self._recorder is not None:
-                self._recorder.generation(number, self._batch.records(self._run_name))
-            if self._difference_check is not None:  # once its completions are kept: they show what went wrong
-                self._difference_check.check(output, self._batch)
             self._generation += 1
+            if late:
+                output |= self._kept.wait(self._batch)
+            else:
+                self._kept.keep(self._batch)
+                if self._difference_check is not None:  # once its completions are kept: they show what went wrong
+                    self._difference_check.check(difference_of(output, self._batch), step)
         return output
 
     def _generate_single_turn(
@@ -285,34 +306,22 @@ class GRPOTrainer(TRLTrainer):
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
         batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
+        if batch.evaluation is None:
+            apart = self.multi_objective_aggregation == "normalize_then_sum"
+            silent = without_signal(rewards, self.reward_weights, self.num_generations, each_function=apart)
+            batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
         for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward):
                 batch.scores = reward.scores
                 self._reward_seconds += reward.seconds if batch.evaluation is None else 0.0
         return rewards
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **keywords: Any) -> Any:
-        if torch.is_grad_enabled():  # part of the update
-            return super()._get_per_token_logps_and_entropies(*args, **keywords)
-        with self._clock.phase("logps"):
-            return super()._get_per_token_logps_and_entropies(*args, **keywords)
-
     # ---- the step's records -------------------------------------------------------------------------------------
 
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
-        """The algorithm's loss of a micro-batch."""
-        if self._plain:
-            return super().compute_loss(model, inputs, *args, **keywords)
-        return self._algorithm.loss(inputs, functools.partial(super().compute_loss, model, inputs, *args, **keywords))
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """TRL's, timed: from here to the end of the optimizer step is `update`, less what nests in it."""
-        self._clock.base("update")
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.accelerator.sync_gradients and not self._plain:
-            self._algorithm.adjust_gradients(model)
-        self._step_metrics.add_loss(loss)
-        return loss
+    def _step_ended(self, corrected: Corrected | None) -> None:
+        self._kept.release(corrected.masked if corrected is not None else ())
+        if corrected is not None and self._difference_check is not None:
+            self._difference_check.judge(corrected.newest, self.state.global_step + 1)
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **keywords: Any) -> None:
         if self.state.global_step != self._recorded_step:

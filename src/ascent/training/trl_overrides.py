@@ -15,16 +15,17 @@ from collections.abc import Callable
 from typing import Any
 
 TRL_VERSION = "1.16"
-# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden
+# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating` or `trainer`
 OVERRIDDEN: dict[str, str] = {
     "_generate_and_score_completions": "knows the rows of a batch before it is sampled; records its completions",
     "_generate_single_turn": "samples with Ascent's engine and starts rewards; takes TRL's place",
     "_calculate_rewards": "timed; keeps each reward for the records",
-    "_get_per_token_logps_and_entropies": "timed",
+    "_get_per_token_logps_and_entropies": "timed; the training forward's also correct against the sampler",
+    "_prepare_inputs": "a sub-batch is prepared already",
     "get_batch_samples": "with staleness, knows the next generation's rows; none beyond the last step",
     "evaluation_loop": "what is sampled inside is kept apart from the training, and recorded",
-    "compute_loss": "the algorithm's, which is given TRL's",
-    "training_step": "timed; sums the step's loss; lets the algorithm change the gradients",
+    "compute_loss": "the algorithm's, which is given TRL's; weighted where it is of a sub-batch",
+    "training_step": "hands micro-batches over, trains on sub-batches; timed; the algorithm may change gradients",
     "_maybe_log_save_evaluate": "writes the step's record before TRL clears its metrics",
     "_save_checkpoint": "adds Ascent's state; whole at any moment of a kill",
     "_load_optimizer_and_scheduler": "restores Ascent's state",
@@ -33,6 +34,7 @@ OVERRIDDEN: dict[str, str] = {
 USED_OF_GENERATION = ("_iter_named_params", "__init__")
 
 DIGESTS: dict[str, str] = {
+    "_prepare_inputs": "b6f38f7a05aa4406",
     "_generate_and_score_completions": "739def7da67c5a5b",
     "_generate_single_turn": "7e2f21bdaf91a7fb",
     "_calculate_rewards": "a30f2929443bd289",

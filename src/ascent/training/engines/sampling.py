@@ -96,7 +96,7 @@ def _first_prompts(trainer: Any) -> list[list[int]]:
 def difference_check(trainer: Any, engine: RolloutEngine, *, verify: bool) -> SamplerDifference | None:
     """What checks the sampled completions' log-probabilities; None where they differ rightly, or aren't known."""
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-    if not verify or not corrected or biased_by(trainer) or _drops_out(trainer.model):
+    if not verify or not corrected or biased_by(trainer) or drops_out(trainer.model):
         return None
     computing = computing_dtype(trainer.model, trainer.accelerator)
     return SamplerDifference(
@@ -125,7 +125,7 @@ def tell_bias(trainer: Any) -> tuple[str, ...]:
     return found
 
 
-def _drops_out(model: Any) -> bool:
+def drops_out(model: Any) -> bool:
     """Whether training's own forward passes are random, so that they differ from the sampler's."""
     return any(
         (isinstance(module, torch.nn.Dropout) and module.p > 0)

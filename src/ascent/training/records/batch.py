@@ -11,6 +11,9 @@ from ascent.tracking.rollouts import RolloutRecord
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion, Score
 
+# why a completion is not trained on
+OUT_OF_BOUNDS = "importance ratio out of bounds (vllm_importance_sampling_mode)"
+
 
 @dataclass(slots=True)
 class BatchRecord:
@@ -36,6 +39,7 @@ class BatchRecord:
     biased_by: tuple[str, ...] = ()  # sampling settings that bias its importance ratios
     dropped: int = 0  # completions that were sampled ahead for this batch and not asked for
     masked: dict[int, str] = field(default_factory=dict)  # by place: why a completion is not trained on
+    silent: Any = None  # (B,) bool: those of groups whose scores are equal; None before they are scored
 
     @property
     def place(self) -> dict[str, Any]:
@@ -111,7 +115,7 @@ def masked_places(output: Mapping[str, Any]) -> dict[int, str]:
     ratio = output.get("importance_sampling_ratio")  # (B, C), or (B, 1) of whole sequences
     if ratio is not None:
         for place in _empty(mask_BC * ratio):
-            found.setdefault(place, "importance ratio out of bounds (vllm_importance_sampling_mode)")
+            found.setdefault(place, OUT_OF_BOUNDS)
     return found
 
 

@@ -1,0 +1,90 @@
+"""What a step may save, from the trainer's arguments and what its loss allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ascent.errors import InputError
+from ascent.training.batches.correction import Correction, Settings
+from ascent.training.batches.parting import parting_of
+from ascent.training.batches.plan import Cost
+from ascent.training.batches.window import Savings, Window
+from ascent.training.step.ranks import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatches:
+    """How an optimizer step is trained on. Without a `window` TRL's micro-batches are; without a `correction` TRL takes
+    the old log-probabilities in a pass of their own."""
+
+    window: Window | None
+    correction: Correction | None
+
+
+def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Callable[[str], None]) -> StepBatches:
+    """Those of a trainer. `random_forward`: two forward passes of the same weights differ (dropout).
+
+    Raises InputError for a setting that can't be kept.
+    """
+    args = trainer.args
+    budget, parting = _budget(args), parting_of(trainer)
+    skip = bool(getattr(args, "skip_zero_advantage", False))
+    window = None
+    if budget is not None or skip:
+        if parting.weighing is None:
+            if budget:
+                raise InputError(
+                    f"max_tokens_per_batch={budget}: not with {parting.why}", "Leave it out, or set it to null."
+                )
+            tell(f"note: micro-batches stay whole, and rows without advantage in them, because of {parting.why}")
+        else:
+            savings = Savings(budget, skip, bool(getattr(args, "balance_ranks", False)), _cost(trainer))
+            window = Window(
+                trainer.accelerator,
+                ranks,
+                parting,
+                savings,
+                per_sequence=trainer.importance_sampling_level == "sequence",
+                tell=tell,
+            )
+    return StepBatches(window, _correction(trainer) if _leaves_out_old_pass(trainer, random_forward) else None)
+
+
+def _budget(args: Any) -> int | None:
+    """See Savings."""
+    given = getattr(args, "max_tokens_per_batch", None)
+    if given is None or given == "auto":
+        return None if given is None else 0
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise InputError(
+            f"max_tokens_per_batch={given!r}: should be a number of tokens (1 or more), 'auto', or null for TRL's "
+            "micro-batches"
+        )
+    return given
+
+
+def _cost(trainer: Any) -> Cost:
+    """A layer of width h has about 12 h^2 weights, two operations each a token; attention has 2 h of them a pair of
+    tokens, of which a causal mask leaves half."""
+    hidden = getattr(trainer.model.config.get_text_config(), "hidden_size", None)
+    return Cost(pair=1 / (12 * hidden) if hidden else 0.0)
+
+
+def _leaves_out_old_pass(trainer: Any, random_forward: bool) -> bool:
+    """Whether the policy that sampled is the one that is trained: each optimizer step trains on whole generations,
+    once."""
+    args = trainer.args
+    aligned = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) == 0
+    corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+    return bool(getattr(args, "skip_old_logps", False) and corrected and aligned and not random_forward)
+
+
+def _correction(trainer: Any) -> Correction:
+    settings = Settings(
+        trainer.vllm_importance_sampling_mode,
+        trainer.vllm_importance_sampling_clip_min,
+        trainer.vllm_importance_sampling_clip_max,
+    )
+    return Correction(settings, trainer.accelerator)

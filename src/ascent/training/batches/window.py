@@ -1,0 +1,197 @@
+"""One optimizer step's micro-batches, trained on in sub-batches of our own making.
+
+TRL calls `training_step` once a micro-batch. All but the last hand their rows over (`hand_over`); the last plans the
+sub-batches and runs them (`train`). An example, four micro-batches of TRL's, budget 2,000 tokens:
+
+    hand_over(16 rows), three times             nothing is computed; TRL's counters go on
+    train(...)                                  64 rows, of which 40 have an advantage, of 5 prompts
+        plan: 3 sub-batches                     each of whole groups, so that their prompts are computed once
+        pass 1, 2                               gradients stay on this rank
+        pass 3                                  gradients are reduced over ranks
+
+All ranks make the same number of passes: one with fewer sub-batches adds a row without effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascent.training.batches import plan
+from ascent.training.batches.folded_metrics import Size, folded
+from ascent.training.batches.parting import Parting
+from ascent.training.batches.rows import (
+    Length,
+    Rows,
+    SubBatch,
+    count,
+    cut,
+    filling,
+    gathered,
+    join,
+    lengths,
+    take,
+    tokens_in_loss,
+    without_effect,
+)
+from ascent.training.step.ranks import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """What a step may leave out. `budget` is in tokens of a sub-batch. None: TRL's micro-batches stay as they are; 0:
+    as many as the longest rows of one of them have, padding included, for which the user knows that memory is there."""
+
+    budget: int | None
+    skip: bool  # rows without effect
+    balance: bool  # deal rows out to ranks by cost
+    cost: plan.Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an optimizer step showed, over all ranks."""
+
+    loss: Tensor  # this rank's, a scalar
+    metrics: dict[str, float]
+
+
+class Window:
+    """The rows of an optimizer step that is going on."""
+
+    def __init__(
+        self,
+        accelerator: Any,
+        ranks: Ranks,
+        parting: Parting,
+        savings: Savings,
+        *,
+        per_sequence: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        """`per_sequence`: importance ratios are one a sequence. `tell` takes a sentence to the user."""
+        self._accelerator, self._ranks, self._parting, self._savings = accelerator, ranks, parting, savings
+        self._per_sequence, self._tell, self._told = per_sequence, tell, False
+        self._slices: list[tuple[int, Rows]] = []
+
+    def hand_over(self, generation: int, rows: Rows) -> None:
+        """A micro-batch of the step, with the number of the generation that it is a slice of."""
+        self._slices.append((generation, rows))
+
+    def train(
+        self, model: Any, shares: bool, run: Callable[[SubBatch], Tensor], metrics: dict[str, list[float]]
+    ) -> Done:
+        """Forward and backward passes of all that was handed over. Collective.
+
+        `shares`: a prompt that stands in several rows of a pass is computed once. `run` makes a sub-batch's weighted
+        loss and its backward pass; `metrics` are TRL's, which a pass writes into.
+        """
+        slices, self._slices = self._slices, []
+        batches = self._sub_batches(slices, shares)
+        loss = torch.zeros((), device=self._accelerator.device)
+        written: list[dict[str, list[float]]] = []
+        for number, batch in enumerate(batches):
+            last = number == len(batches) - 1
+            with self._synchronised(model, last), _apart(metrics, written):
+                loss = loss + run(batch)
+        sizes = self._sizes(batches)
+        rows = sum(count(each) for _, each in slices)
+        found = folded(written, sizes, per_sequence=self._per_sequence)
+        found["batch/computed_rows"] = sum(size.rows for size in sizes) / (rows * self._ranks.count)
+        found["batch/passes"] = float(len(batches))
+        return Done(loss, found)
+
+    def _sub_batches(self, slices: Sequence[tuple[int, Rows]], shares: bool) -> list[SubBatch]:
+        """What this rank computes: at least one, and as many as every other rank."""
+        rows_of_step, steps = sum(count(rows) for _, rows in slices), len(slices)
+        batches: list[SubBatch] = []
+        for whole in self._units(slices):
+            for part in self._parts(whole, rows_of_step // steps, shares):
+                batches.append(SubBatch(part, self._parting.weight(part, whole, rows_of_step, steps)))
+        passes = max(1, self._ranks.max_over_ranks(len(batches)))
+        return [*(filling(slices[0][1]) for _ in range(passes - len(batches))), *batches]
+
+    def _units(self, slices: Sequence[tuple[int, Rows]]) -> list[Rows]:
+        """What may be parted: the rows of one generation together, or each of TRL's micro-batches."""
+        if not self._regroups:
+            return [rows for _, rows in slices]
+        by_generation: dict[int, list[Rows]] = defaultdict(list)
+        for generation, rows in slices:
+            by_generation[generation].append(rows)
+        return [join(rows) for rows in by_generation.values()]
+
+    @property
+    def _regroups(self) -> bool:
+        return self._parting.weighing != "tokens" and self._savings.budget is not None
+
+    def _parts(self, whole: Rows, micro_batch: int, shares: bool) -> Iterator[Rows]:
+        """This rank's parts of a unit, whose rows may have been another rank's."""
+        savings = self._savings
+        exchanged = savings.balance and self._regroups and self._ranks.count > 1
+        rows = gathered(whole, self._accelerator) if exchanged else whole
+        places = list(range(count(rows)))
+        if savings.skip and self._parting.skips:
+            still = set(without_effect(rows))
+            places = [place for place in places if place not in still]
+        if savings.budget is None:
+            if places:
+                yield rows if len(places) == count(rows) else take(rows, places)
+            return
+        known = lengths(rows)
+        if exchanged:
+            places = plan.over_ranks(known, places, self._ranks.count, savings.cost, shared=shares)[self._ranks.rank]
+        budget = savings.budget or micro_batch * max(length.tokens for length in known)
+        self._tell_of_long(known, places)
+        for part in plan.sub_batches(known, places, budget, shared=shares):
+            widest = [
+                max(known[place].prompt_tokens for place in part),
+                max(known[place].completion_tokens for place in part),
+            ]
+            yield cut(take(rows, part), *widest)
+
+    def _tell_of_long(self, known: Sequence[Length], places: Sequence[int]) -> None:
+        longest = max((known[place].tokens for place in places), default=0)
+        if self._savings.budget and longest > self._savings.budget and not self._told:
+            self._told = True
+            self._tell(
+                f"note: max_tokens_per_batch={self._savings.budget}, but a sequence has {longest} tokens: it has a "
+                "pass of its own. Where memory doesn't hold it, lower max_completion_length"
+            )
+
+    @contextlib.contextmanager
+    def _synchronised(self, model: Any, last: bool) -> Iterator[None]:
+        """Gradients are reduced over ranks in the last pass only, which is also the only one that TRL's loss may take
+        for the end of the optimizer step (it moves the entropy controller there)."""
+        state = self._accelerator.gradient_state
+        state._set_sync_gradients(last)
+        each = state.plugin_kwargs.get("sync_each_batch", False)
+        with contextlib.nullcontext() if last or each else self._accelerator.no_sync(model):
+            yield
+
+    def _sizes(self, batches: Sequence[SubBatch]) -> list[Size]:
+        local = [
+            [float(tokens_in_loss(each)), float(count(each) * (not each.filling)), float(each.filling)]
+            for each in batches
+        ]
+        sizes_N3 = torch.tensor(local, device=self._accelerator.device)
+        return [Size(*each) for each in self._accelerator.reduce(sizes_N3, reduction="sum").tolist()]
+
+
+@contextlib.contextmanager
+def _apart(metrics: dict[str, list[float]], written: list[dict[str, list[float]]]) -> Iterator[None]:
+    """What TRL's loss writes into `metrics` inside is moved to the end of `written`."""
+    before = {name: len(values) for name, values in metrics.items()}
+    yield
+    gained: dict[str, list[float]] = {}
+    for name, values in metrics.items():
+        start = before.get(name, 0)
+        if len(values) > start:
+            gained[name] = values[start:]
+            del values[start:]
+    written.append(gained)

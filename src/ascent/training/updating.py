@@ -1,0 +1,107 @@
+"""TRL's trainer with an optimizer step that does no work without effect. What it leaves out, `batches/` decides."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import torch
+from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
+
+from ascent.algorithms.base import Algorithm
+from ascent.training.batches.correction import Corrected
+from ascent.training.batches.rows import SubBatch
+from ascent.training.batches.settings import StepBatches
+from ascent.training.batches.window import Window
+from ascent.training.records.step_metrics import StepMetrics
+from ascent.training.step.clock import StepClock
+
+
+class Updating(TRLTrainer):
+    """One optimizer step: log-probabilities, loss, backward passes. The algorithm makes the loss, from TRL's.
+
+    TRL calls `training_step` once a micro-batch. Where `_batches` has a window, those before the last of an optimizer
+    step only hand their rows over, and the last one trains on all of them, in sub-batches of the window's making.
+    """
+
+    _plain: bool
+    _algorithm: Algorithm
+    _batches: StepBatches
+    _clock: StepClock
+    _step_metrics: StepMetrics
+    _generate_every: int  # micro-batches from one generation to the next
+    _in_loss: Any  # the rows whose loss is being made
+
+    def _step_ended(self, corrected: Corrected | None) -> None:
+        """All backward passes of an optimizer step are done, or one has failed. `corrected` is what they showed of the
+        sampler, where that comes from them."""
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        return generation_batch if isinstance(generation_batch, SubBatch) else super()._prepare_inputs(generation_batch)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **keywords: Any) -> Any:
+        if not torch.is_grad_enabled():
+            with self._clock.phase("logps"):
+                return super()._get_per_token_logps_and_entropies(*args, **keywords)
+        found = super()._get_per_token_logps_and_entropies(*args, **keywords)
+        if self._batches.correction is not None:  # TRL's loss takes the ratio next
+            self._batches.correction.give(self._in_loss, found[0])
+        return found
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
+        """The algorithm's loss of a micro-batch, or the weighted one of a sub-batch."""
+        if self._plain:
+            return super().compute_loss(model, inputs, *args, **keywords)
+        self._in_loss = inputs
+        loss = self._algorithm.loss(inputs, functools.partial(super().compute_loss, model, inputs, *args, **keywords))
+        return loss * inputs.weight if isinstance(inputs, SubBatch) else loss
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """TRL's, or this one's part of a window. Timed: from here to the end of the optimizer step is `update`, less
+        what nests in it."""
+        self._clock.base("update")
+        window = self._batches.window
+        try:
+            if window is None:
+                loss = super().training_step(model, inputs, num_items_in_batch)
+            else:
+                loss = self._step_of_window(window, model, inputs, num_items_in_batch)
+        except BaseException:
+            self._step_ended(None)
+            raise
+        if self.accelerator.sync_gradients and not self._plain:
+            self._step_ended(self._corrected())
+            self._algorithm.adjust_gradients(model)
+        self._step_metrics.add_loss(loss)
+        return loss
+
+    def _step_of_window(self, window: Window, model: Any, inputs: Any, num_items_in_batch: Any) -> torch.Tensor:
+        """Hand the micro-batch over; the last one of an optimizer step trains on all of them. Counters are TRL's."""
+        began, metrics = time.perf_counter(), self._metrics["train"]
+        model.train()
+        window.hand_over(self._step // self._generate_every, self._prepare_inputs(inputs))
+        loss = torch.zeros((), device=self.accelerator.device)
+        if self.accelerator.sync_gradients:
+            forward_and_backward = super(TRLTrainer, self).training_step
+            done = window.train(
+                model, False, lambda batch: forward_and_backward(model, batch, num_items_in_batch), metrics
+            )
+            for name, value in done.metrics.items():
+                metrics[name].append(value)
+            loss = done.loss
+        self._step += 1
+        self._current_train_step_time += time.perf_counter() - began
+        if self._step % self.current_gradient_accumulation_steps == 0:
+            metrics["step_time"].append(self._current_train_step_time)
+            self._current_train_step_time = 0.0
+        return loss
+
+    def _corrected(self) -> Corrected | None:
+        """What the step's training forwards showed of the sampler, also into TRL's metrics."""
+        if self._batches.correction is None:
+            return None
+        corrected = self._batches.correction.finish()
+        for name, value in corrected.metrics.items() if corrected is not None else ():
+            self._metrics["train"][name].append(value)
+        return corrected
