@@ -1,8 +1,9 @@
 """What becomes of each field of `GRPOConfig` on Ascent's path: a table, which the checks and the documentation read.
 
 Fields of TRL and of transformers that TRL's own code reads are as they always are (`TRL`). The others concern sampling,
-and there Ascent's engines take their place: `ENGINE` is taken, `STEP` is Ascent's own and concerns the update, `REFUSED` is refused with its reason where it would be
-lost, `PATH` leads to TRL's own path, `NOTHING` has no meaning here. With `plain=True` everything is TRL's.
+and there Ascent's engines take their place: `ENGINE` is taken, `REFUSED` is refused with its reason where it would be
+lost, `PATH` leads to TRL's own path, `NOTHING` has no meaning here. `STEP` is Ascent's own, about the update. With
+`plain=True` everything is TRL's.
 
 Nothing heavy is imported: a configuration is checked before torch is.
 """
@@ -131,10 +132,8 @@ _OF_TRL = {
     "restore_callback_states_from_checkpoint resume_from_checkpoint push_to_hub hub_token hub_private_repo "
     "hub_model_id hub_strategy hub_always_push hub_revision",
 }
-FIELDS: Mapping[str, Field] = {
-    field.name: field
-    for field in (*_OWN, *_STEP, *(Field(name, "TRL", topic) for topic, names in _OF_TRL.items() for name in names.split()))
-}
+_AS_ALWAYS = (Field(name, "TRL", topic) for topic, names in _OF_TRL.items() for name in names.split())
+FIELDS: Mapping[str, Field] = {field.name: field for field in (*_OWN, *_STEP, *_AS_ALWAYS)}
 # Keys of `generation_kwargs` that an engine can't be given -> why.
 REFUSED_KEYS: Mapping[Engine, Mapping[str, str]] = {
     "transformers": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
@@ -42,6 +42,11 @@ class GRPOConfig(TRLConfig):
         default=True, metadata={"help": "Take old log-probabilities from the training forward where they are the same."}
     )
     balance_ranks: bool = field(default=True, metadata={"help": "Deal rows out to ranks by cost."})
+
+
+def own_setting(args: TRLConfig, name: str) -> Any:
+    """A field of Ascent's; where `args` are TRL's own, which don't have it, its default."""
+    return getattr(args, name, next(each.default for each in fields(GRPOConfig) if each.name == name))
 
 
 def default_arguments(model: Any) -> GRPOConfig:

@@ -31,7 +31,7 @@ from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
-from ascent.training.arguments import default_arguments
+from ascent.training.arguments import default_arguments, own_setting
 from ascent.training.batches.correction import Corrected, without_old_pass
 from ascent.training.batches.settings import StepBatches, step_batches
 from ascent.training.batches.signal import without_signal
@@ -188,7 +188,7 @@ class GRPOTrainer(Updating):
         late = evaluation is None and self._batches.correction is not None
         with without_old_pass(self) if late else contextlib.nullcontext():
             output = super()._generate_and_score_completions(inputs)
-        if evaluation is None and self._batch.silent is not None and self.args.skip_zero_advantage:
+        if evaluation is None and self._batch.silent is not None and own_setting(self.args, "skip_zero_advantage"):
             output["advantages"][self._batch.silent] = 0.0
         self._batch.advantages, self._batch.masked = output["advantages"].tolist(), masked_places(output)
         metrics = self._metrics["eval" if evaluation else "train"]
@@ -308,7 +308,7 @@ class GRPOTrainer(Updating):
         batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
         if batch.evaluation is None:
             apart = self.multi_objective_aggregation == "normalize_then_sum"
-            silent = without_signal(rewards, self.reward_weights, self.num_generations, each_function=apart)
+            silent = without_signal(rewards, self.reward_weights, self.num_generations or 1, each_function=apart)
             batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
         for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
 from ascent.training.batches.parting import parting_of
 from ascent.training.batches.plan import Cost
@@ -30,7 +31,7 @@ def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Call
     """
     args = trainer.args
     budget, parting = _budget(args), parting_of(trainer)
-    skip = bool(getattr(args, "skip_zero_advantage", False))
+    skip = bool(own_setting(args, "skip_zero_advantage"))
     window = None
     if budget is not None or skip:
         if parting.weighing is None:
@@ -40,7 +41,7 @@ def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Call
                 )
             tell(f"note: micro-batches stay whole, and rows without advantage in them, because of {parting.why}")
         else:
-            savings = Savings(budget, skip, bool(getattr(args, "balance_ranks", False)), _cost(trainer))
+            savings = Savings(budget, skip, bool(own_setting(args, "balance_ranks")), _cost(trainer))
             window = Window(
                 trainer.accelerator,
                 ranks,
@@ -54,7 +55,7 @@ def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Call
 
 def _budget(args: Any) -> int | None:
     """See Savings."""
-    given = getattr(args, "max_tokens_per_batch", None)
+    given = own_setting(args, "max_tokens_per_batch")
     if given is None or given == "auto":
         return None if given is None else 0
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -78,7 +79,7 @@ def _leaves_out_old_pass(trainer: Any, random_forward: bool) -> bool:
     args = trainer.args
     aligned = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) == 0
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-    return bool(getattr(args, "skip_old_logps", False) and corrected and aligned and not random_forward)
+    return bool(own_setting(args, "skip_old_logps") and corrected and aligned and not random_forward)
 
 
 def _correction(trainer: Any) -> Correction:
