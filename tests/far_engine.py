@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ascent.rollout.engine import Canary, EnginePlace
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.types import Completion, EngineStats, RolloutRequest
 
 
@@ -49,11 +50,19 @@ class FarEngine:
                     return []
             request, index, submitted = self._waiting.pop()
             ids = random.Random(f"{request.seed}/{index}").choices(range(5, 200), k=6)
-            logps = (math.nan,) * len(ids)  # as vLLM says of what it could not score
+            logps = as_logps((math.nan,) * len(ids))  # as vLLM says of what it could not score
             version = self._version
             return [
                 Completion(
-                    request.group_id, index, request.prompt_ids, tuple(ids), logps, "length", version, submitted, 0.0
+                    request.group_id,
+                    index,
+                    request.prompt_ids,
+                    as_token_ids(ids),
+                    logps,
+                    "length",
+                    version,
+                    submitted,
+                    0.0,
                 )
             ]
         finally:

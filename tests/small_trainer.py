@@ -33,6 +33,8 @@ class Memory:
         self.evaluations.append(record)
         self.generations.append((record.number, list(records), True))
 
+    def settle(self) -> None: ...
+
     def step(self, record: StepRecord) -> None:
         self.steps.append(record)
 

@@ -1,14 +1,22 @@
 """The plain data that crosses rooms: frozen dataclasses without behaviour. Imports the sandbox's types only.
 
-Token ids and log-probabilities are tuples of plain numbers, so that nothing here needs torch.
+What was sampled is held in NumPy's arrays (`rollout/token_arrays.py` makes them), so that nothing walks over tokens in
+Python. Nothing here needs torch, or imports NumPy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ascent.sandbox.types import Language, Limits, Test, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+TokenIds: TypeAlias = "NDArray[np.int32]"  # (C,), read-only
+Logps: TypeAlias = "NDArray[np.float32]"  # (C,), read-only; NaN where the sampler could not say
 
 Message: TypeAlias = dict[str, str]  # {"role": ..., "content": ...}
 FinishReason = Literal["stop", "length", "abort"]
@@ -69,20 +77,21 @@ class RolloutRequest:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """One sampled continuation of a prompt.
+    """One sampled continuation of a prompt. Equal to itself alone: compare what is meant, such as its tokens.
 
-    `logps` are the sampler's log-probabilities of `token_ids`, one each, after temperature. Times are in seconds of
-    `time.monotonic()`. `weight_version` says which weights sampled it: the
-    engine's version of them, and from the trainer on the number of optimizer steps that had made them.
+    `logps` are the sampler's log-probabilities of `token_ids`, one each, after temperature, or none at all where the
+    engine gives none. Times are in seconds of `time.monotonic()`. `weight_version` says which weights sampled it: the
+    engine's version of them, and from the trainer on the number of optimizer steps that had made them. The completions
+    of a group share the tuple of their prompt.
     """
 
     group_id: str
     index: int  # position in the group, 0 to n-1
     prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logps: tuple[float, ...]
+    token_ids: TokenIds
+    logps: Logps
     finish_reason: FinishReason
     weight_version: int
     submitted_at: float

@@ -47,10 +47,10 @@ class Pair:
 
         found = []
         for completion in self.sample():
-            ids = torch.tensor([completion.prompt_ids + completion.token_ids])
+            ids = torch.tensor([[*completion.prompt_ids, *completion.token_ids]])
             with torch.no_grad():
                 logps = self.model(ids).logits[0, len(completion.prompt_ids) - 1 : -1].float().log_softmax(-1)
-            trainer = logps.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            trainer = logps.gather(1, torch.tensor(completion.token_ids, dtype=torch.long)[:, None])[:, 0]
             found.append((trainer - torch.tensor(completion.logps)).abs())
         together = torch.cat(found)
         return float(together.mean()), float(together.max())
@@ -164,7 +164,7 @@ def test_a_head_that_comes_apart_from_its_embedding_is_seen(pair: Pair) -> None:
 
 def test_same_seed_same_completions_whatever_the_batch(pair: Pair) -> None:
     def by_place(completions: list[Completion]) -> dict[Any, Any]:
-        return {(c.group_id, c.index): c.token_ids for c in completions}
+        return {(c.group_id, c.index): c.token_ids.tolist() for c in completions}
 
     alone = by_place(pair.sample(n=2, seed=7))
     together = by_place(pair.sample(n=4, seed=7))

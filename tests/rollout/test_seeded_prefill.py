@@ -33,7 +33,7 @@ def _sample(engine: Engine, requests: list[RolloutRequest], *, one_by_one: bool 
     for batch in [[request] for request in requests] if one_by_one else [requests]:
         engine.submit(batch)
         while engine.unfinished():
-            found |= {(each.group_id, each.index): each.token_ids for each in engine.poll()}
+            found |= {(each.group_id, each.index): tuple(each.token_ids.tolist()) for each in engine.poll()}
     return found
 
 

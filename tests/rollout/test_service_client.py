@@ -99,8 +99,8 @@ def assert_whole(completions: list[Completion], requests: list[RolloutRequest]) 
     for completion in completions:
         seed = 7 + completion.index
         expected = tokens_of({"token_ids": completion.prompt_ids, "sampling_params": {"seed": seed}})
-        assert completion.token_ids == tuple(expected)
-        assert completion.logps == tuple(-token / 10 for token in expected)
+        assert completion.token_ids.tolist() == expected
+        assert completion.logps.tolist() == pytest.approx([-token / 10 for token in expected])
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> float:

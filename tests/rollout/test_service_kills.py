@@ -96,7 +96,9 @@ def test_kills_in_a_loop_cost_no_completion(settings: ServiceSettings) -> None:
     draw = random.Random(3)
     with running_service(replace(settings, replicas=2), name="kills") as address:
         engine = engine_for(address)
-        expected = {place[0][2:] + str(place[1]): c.token_ids for place, c in sample(engine, requests(0)).items()}
+        expected = {
+            place[0][2:] + str(place[1]): c.token_ids.tolist() for place, c in sample(engine, requests(0)).items()
+        }
         version, kinds = 1, []
         for round_ in range(6):
             engine.submit(requests(round_))
@@ -114,7 +116,7 @@ def test_kills_in_a_loop_cost_no_completion(settings: ServiceSettings) -> None:
             places = [(completion.group_id, completion.index) for completion in completions]
             assert len(places) == len(set(places)) == 64
             for completion in completions:
-                assert completion.token_ids == expected[completion.group_id[2:] + str(completion.index)]
+                assert completion.token_ids.tolist() == expected[completion.group_id[2:] + str(completion.index)]
         assert [kind for kind in kinds if kind], "nothing was killed"
         engine.close()
 
@@ -179,7 +181,7 @@ def test_two_ranks_sample_what_one_does(settings: ServiceSettings) -> None:
             engine.close()
     one, two = sampled
     for place, completion in one.items():
-        assert completion.token_ids == two[place].token_ids
+        assert completion.token_ids.tolist() == two[place].token_ids.tolist()
         assert completion.logps == pytest.approx(two[place].logps, abs=1e-4)
 
 

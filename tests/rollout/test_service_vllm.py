@@ -182,12 +182,12 @@ def test_samples_are_those_of_the_engine_in_process(address: ServiceAddress, tin
     inside = sample(local, requests)
     local.close()
     for place, completion in inside.items():
-        assert served[place].token_ids == completion.token_ids, place
+        assert served[place].token_ids.tolist() == completion.token_ids.tolist(), place
         assert served[place].finish_reason == completion.finish_reason, place
         assert served[place].logps == pytest.approx(completion.logps, abs=1e-4), place
         assert served[place].weight_version == 3
     assert {completion.finish_reason for completion in served.values()} == {"stop", "length"}
-    ids = [[served[request.group_id, index].token_ids for index in range(4)] for request in requests]
+    ids = [[served[request.group_id, index].token_ids.tolist() for index in range(4)] for request in requests]
     assert all(ids[0] != other for other in ids[1:]), "every field must have had an effect"
     assert stats.tokens_per_second > 0
     assert stats.time_to_first_token > 0
@@ -242,7 +242,8 @@ def test_a_server_killed_while_sampling_costs_no_completion(serving: Serving, ad
     assert asked == 1
     assert before < len(completions) == 256
     for completion in completions:
-        assert completion.token_ids == expected[completion.group_id, completion.index].token_ids
+        token_ids = expected[completion.group_id, completion.index].token_ids
+        assert completion.token_ids.tolist() == token_ids.tolist()
     assert len({(completion.group_id, completion.index) for completion in completions}) == 256
     assert {completion.weight_version for completion in completions} == {1, 2}
     assert group_members(pid) == [], "the killed server's engine must be gone"

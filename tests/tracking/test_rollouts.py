@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.tracking.rollouts import SCHEMA_VERSION, RolloutRecord, read_rollouts, schema, write_rollouts
 
 pytestmark = pytest.mark.torch  # pyarrow comes with the training packages
@@ -26,8 +27,8 @@ def record(**changes: Any) -> RolloutRecord:
         "completion": "c\ud83d".encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
         "program": "x = 1\n",
         "prompt_ids": (1, 2),
-        "completion_ids": (3,),
-        "logps": (-0.5,),
+        "completion_ids": as_token_ids((3,)),
+        "logps": as_logps((-0.5,)),
         "finish_reason": "stop",
         "weight_version": 0,
         "reward": 0.5,

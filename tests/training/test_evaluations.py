@@ -114,7 +114,7 @@ def test_every_completion_of_trl_s_evaluations_is_kept(tiny_policy: Callable[...
     assert {record.evaluation for record in evaluations[3]} == {"eval_again"}
     assert evaluations[0][5].sample_id == "run/eval-0/0/5"
     assert evaluations[2][5].group_id == "eval-2-1"
-    texts = [[record.completion_ids for record in each] for each in evaluations]
+    texts = [[tuple(record.completion_ids.tolist()) for record in each] for each in evaluations]
     assert texts[0] == texts[1] == texts[2], "the same policy, the same draws"
     assert len(set(texts[0])) > 6
     assert texts[3] != texts[0], "of another name"

@@ -80,7 +80,7 @@ class Runs:
 
         def poll(engine: TransformersEngine) -> list[Completion]:
             completions = original(engine)
-            self.sampled.update((each.group_id, each.token_ids) for each in completions)
+            self.sampled.update((each.group_id, tuple(each.token_ids.tolist())) for each in completions)
             return completions
 
         patch.setattr(TransformersEngine, "poll", poll)

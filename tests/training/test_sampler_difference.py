@@ -13,6 +13,7 @@ from tests.training.test_served import train
 
 from ascent.rollout.engine import WeightMismatchError
 from ascent.rollout.narrowed_sampling import narrowing
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.rollout.weights.verify.expected_differences import TABLE, expected_difference
 from ascent.types import Completion, Sampling
 
@@ -27,6 +28,10 @@ def judge_of(sampler: str = "float32", trainer: str = "float32") -> tuple[Any, l
     told: list[str] = []
     expected = expected_difference(sampler, trainer)
     return SamplerDifference(expected, f"{sampler}, {trainer}", Agreement(Ranks(0, 1)), told.append), told
+
+
+def one_token(version: int) -> Completion:
+    return Completion("g", 0, (1,), as_token_ids((2,)), as_logps(()), "stop", version, 0.0, 0.0)
 
 
 def seen(difference: float, versions: tuple[int, ...] = (4, 4), **changes: Any) -> tuple[Any, int]:
@@ -47,7 +52,7 @@ def generation(difference: float, versions: tuple[int, ...]) -> tuple[dict[str, 
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     output = {"completion_mask": mask, "sampling_per_token_logps": sampler, "old_per_token_logps": sampler + difference}
     batch = BatchRecord([], "4", generation=4, step=5, rank=0)
-    batch.completions = [Completion("g", 0, (1,), (2,), (), "stop", version, 0.0, 0.0) for version in versions]
+    batch.completions = [one_token(version) for version in versions]
     return output, batch
 
 
@@ -100,7 +105,7 @@ class OtherPolicy(FarEngine):
     def poll(self) -> list[Completion]:
         from dataclasses import replace
 
-        return [replace(each, logps=(-8.0,) * len(each.token_ids)) for each in super().poll()]
+        return [replace(each, logps=as_logps((-8.0,) * len(each.token_ids))) for each in super().poll()]
 
 
 def test_a_run_whose_engine_samples_from_another_policy_ends_before_its_step(

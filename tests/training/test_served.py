@@ -101,8 +101,8 @@ def test_staleness_changes_no_prompt_and_no_seed(tiny_policy: Callable[..., Path
     fresh, _ = train(tiny_policy(), tmp_path / "0", FarEngine(), staleness=0)
     stale, _ = train(tiny_policy(), tmp_path / "1", FarEngine(), staleness=1)
     for (_, mine, _), (_, theirs, _) in zip(stale.generations, fresh.generations, strict=True):
-        assert [(r.task_id, r.prompt, r.completion_ids) for r in mine] == [
-            (r.task_id, r.prompt, r.completion_ids) for r in theirs
+        assert [(r.task_id, r.prompt, r.completion_ids.tolist()) for r in mine] == [
+            (r.task_id, r.prompt, r.completion_ids.tolist()) for r in theirs
         ]
 
 

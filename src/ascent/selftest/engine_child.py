@@ -84,7 +84,7 @@ def _same_seed(engine: Any) -> float:
     sampling = Sampling(4, temperature=2.0)
     together = sample(engine, prompts, 1, sampling, 0)
     alone = [sample(engine, [prompt], 1, sampling, 1000 * number)[0] for number, prompt in enumerate(prompts)]
-    equal = [mine.token_ids == theirs.token_ids for mine, theirs in zip(together, alone, strict=True)]
+    equal = [mine.token_ids.tolist() == theirs.token_ids.tolist() for mine, theirs in zip(together, alone, strict=True)]
     return sum(equal) / len(equal)
 
 

@@ -98,6 +98,7 @@ def train(
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         recorder = RunRecorder(run, args.process_index)
+        stack.callback(recorder.close)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):

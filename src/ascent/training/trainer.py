@@ -225,8 +225,8 @@ class GRPOTrainer(Updating):
             batch.dropped = self._sampler.take_dropped()
             if self._looks_ahead:
                 self._sample_ahead(rows, num_generations)
-        logps = [list(completion.logps) for completion in completions] if self.use_vllm else None
-        return [list(completion.token_ids) for completion in completions], logps
+        logps = [completion.logps.tolist() for completion in completions] if self.use_vllm else None
+        return [completion.token_ids.tolist() for completion in completions], logps
 
     def sync_engine(self) -> None:
         """Move the current weights into the engine, unless it has them. Collective over all ranks."""
@@ -334,6 +334,8 @@ class GRPOTrainer(Updating):
 
     def _finish_step(self, grad_norm: Any) -> None:
         self._clock.base("other")
+        if self._recorder is not None:
+            self._recorder.settle()  # on all ranks before they gather: rank 0's line counts what each has kept
         times = self._clock.finish_step(self._reward_seconds)
         loss = float(self.accelerator.gather(self._step_metrics.take_loss()).mean())
         engine = self._engine_stats() if self._sampled_since_step else None

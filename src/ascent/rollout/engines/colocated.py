@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
@@ -15,6 +17,7 @@ from ascent.rollout.engines.counter import EngineCounter
 from ascent.rollout.in_vllm.compat import seeded_prefill
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
 from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
 from ascent.rollout.weights.packed_cpu import CpuWeights
@@ -129,13 +132,15 @@ class ColocatedEngine:
     def _complete(self, output: Any) -> Completion:
         pending = self._pending.pop(output.request_id)
         sample = output.outputs[0]
-        token_ids = tuple(sample.token_ids)
+        logprobs = sample.logprobs  # FlatLogprobs: of a position's entries the sampled token's is the first
+        sampled = np.asarray(logprobs.start_indices, dtype=np.intp)
+        assert len(sampled) == len(sample.token_ids), "vLLM gives each token its log-probability"
         return Completion(
             group_id=pending.request.group_id,
             index=pending.index,
             prompt_ids=pending.request.prompt_ids,
-            token_ids=token_ids,
-            logps=tuple(at[token].logprob for at, token in zip(sample.logprobs or (), token_ids, strict=True)),
+            token_ids=as_token_ids(sample.token_ids),
+            logps=as_logps(np.asarray(logprobs.logprobs, dtype=np.float32)[sampled]),
             finish_reason=cast(FinishReason, sample.finish_reason),
             weight_version=self._version,
             submitted_at=pending.submitted_at,
@@ -151,7 +156,8 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
     try:
         if isinstance(structure := arguments.get("structured_outputs"), dict):
             arguments["structured_outputs"] = StructuredOutputsParams(**structure)
-        return SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
+        # without FlatLogprobs vLLM makes a dict and an object for each token
+        return SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True)
     except (TypeError, ValueError) as error:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 

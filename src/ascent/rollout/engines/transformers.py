@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, check_length
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 ModelContext = Callable[[], AbstractContextManager[Any]]
@@ -110,7 +114,7 @@ class TransformersEngine:
         import torch
 
         rows = [(request, index, at) for request, at in batch for index in range(request.n)]
-        input_ids_BP, attention_mask_BP = self._left_padded([request.prompt_ids for request, _, _ in rows])
+        input_ids_BP, attention_mask_BP = self._left_padded([request for request, _ in batch])
         with self._model() as model, torch.no_grad():
             ids_BT = model.generate(
                 input_ids=input_ids_BP.to(model.device),
@@ -121,17 +125,19 @@ class TransformersEngine:
                 self._score(model, ids_BT, attention_mask_BP.to(model.device), sampling) if self._with_logps else None
             )
         now = time.monotonic()
+        ids_BC = ids_BT[:, input_ids_BP.size(1) :].cpu().numpy()
+        logps_BC = None if logps is None else logps.cpu().numpy()
+        lengths, ended = self._until_end(ids_BC)
         completions = []
         for row, (request, index, submitted_at) in enumerate(rows):
-            token_ids, ended = self._until_end(ids_BT[row, input_ids_BP.size(1) :].tolist())
             completions.append(
                 Completion(
                     group_id=request.group_id,
                     index=index,
                     prompt_ids=request.prompt_ids,
-                    token_ids=token_ids,
-                    logps=() if logps is None else tuple(logps[row, : len(token_ids)].tolist()),
-                    finish_reason="stop" if ended else "length",
+                    token_ids=as_token_ids(ids_BC[row, : lengths[row]]),
+                    logps=as_logps(() if logps_BC is None else logps_BC[row, : lengths[row]]),
+                    finish_reason="stop" if ended[row] else "length",
                     weight_version=self._version,
                     submitted_at=submitted_at,
                     finished_at=now,
@@ -139,13 +145,18 @@ class TransformersEngine:
             )
         return completions
 
-    def _left_padded(self, prompts: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _left_padded(self, requests: Sequence[RolloutRequest]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The prompts, each as often as its request says, and their mask: both (B, P) int64."""
         import torch
 
-        width = max(len(ids) for ids in prompts)
-        ids = [[self._pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        return torch.tensor(ids), torch.tensor(mask)
+        width = max(len(request.prompt_ids) for request in requests)
+        ids_GP = np.full((len(requests), width), self._pad_token_id, dtype=np.int64)
+        mask_GP = np.zeros_like(ids_GP)
+        for group, request in enumerate(requests):
+            ids_GP[group, width - len(request.prompt_ids) :] = request.prompt_ids
+            mask_GP[group, width - len(request.prompt_ids) :] = 1
+        copies = [request.n for request in requests]
+        return torch.from_numpy(ids_GP.repeat(copies, axis=0)), torch.from_numpy(mask_GP.repeat(copies, axis=0))
 
     def _generation_config(self, sampling: Sampling, width: int) -> Any:
         """`width` is the length of the longest prompt in the batch."""
@@ -185,9 +196,8 @@ class TransformersEngine:
         logps_BCV = (logits_BCV / (sampling.temperature or 1.0)).log_softmax(-1)
         return logps_BCV.gather(-1, ids_BT[:, prompt_length:, None]).squeeze(-1)
 
-    def _until_end(self, token_ids: list[int]) -> tuple[tuple[int, ...], bool]:
-        """The tokens up to and including the first end token, and whether there was one."""
-        for position, token in enumerate(token_ids):
-            if token in self._eos_token_ids:
-                return tuple(token_ids[: position + 1]), True
-        return tuple(token_ids), False
+    def _until_end(self, ids_BC: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """How many tokens there are up to and including the first end token, and whether there is one: both (B,)."""
+        ends_BC = np.isin(ids_BC, self._eos_token_ids)
+        ended = ends_BC.any(axis=1)
+        return np.where(ended, ends_BC.argmax(axis=1) + 1, ids_BC.shape[1]), ended

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from ascent.tracking.rollouts import RolloutRecord, write_rollouts
+from ascent.tracking.rollout_writer import RolloutWriter
+from ascent.tracking.rollouts import RolloutRecord
 from ascent.tracking.run_directory import RunDirectory, append_json_line
 from ascent.types import EngineStats, StepTimes
 
@@ -86,6 +87,11 @@ class Recorder(Protocol):
         """An evaluation has ended; `records` are all completions that this rank sampled in it."""
         ...
 
+    def settle(self) -> None:
+        """Called on every rank before anything counts the generations that it was given: they are kept when this
+        returns."""
+        ...
+
     def step(self, record: StepRecord) -> None:
         """An optimizer step has ended (rank 0 only)."""
         ...
@@ -93,12 +99,14 @@ class Recorder(Protocol):
 
 @dataclass(slots=True)
 class RunRecorder:
-    """Writes into a run directory, and shows each step to `watchers` (progress, alarms)."""
+    """Writes into a run directory, completions in a thread beside, and shows each step to `watchers` (progress,
+    alarms). What can't be written raises InputError from the call that waits for it."""
 
     run: RunDirectory
     rank: int = 0
     watchers: list[Callable[[StepRecord], None]] = field(default_factory=list)
     on_sampled: Callable[[int, int], None] = lambda done, total: None
+    _rollouts: RolloutWriter = field(default_factory=RolloutWriter)
 
     def sampled(self, done: int, total: int) -> None:
         """See Recorder."""
@@ -106,7 +114,11 @@ class RunRecorder:
 
     def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
         """See Recorder."""
-        write_rollouts(self.run.generation_rollouts(number, self.rank), records)
+        self._rollouts.write(self.run.generation_rollouts(number, self.rank), records)
+
+    def settle(self) -> None:
+        """See Recorder."""
+        self._rollouts.settle()
 
     def next_evaluation(self) -> int:
         """See Recorder."""
@@ -115,12 +127,18 @@ class RunRecorder:
     def evaluation(self, record: EvaluationRecord, records: Sequence[RolloutRecord]) -> None:
         """See Recorder."""
         if records:
-            write_rollouts(self.run.evaluation_rollouts(record.number, record.step, self.rank), records)
+            self._rollouts.write(self.run.evaluation_rollouts(record.number, record.step, self.rank), records)
+        self.settle()
         if self.rank == 0:
             append_json_line(self.run.evaluations, record.to_json())
 
     def step(self, record: StepRecord) -> None:
         """See Recorder."""
+        self.settle()
         append_json_line(self.run.metrics, record.to_json())
         for watch in self.watchers:
             watch(record)
+
+    def close(self) -> None:
+        """Write what was given; nothing may be given any more."""
+        self._rollouts.close()

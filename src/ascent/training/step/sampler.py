@@ -25,7 +25,7 @@ from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import StepClock
 from ascent.training.step.flight import Flight
 from ascent.training.step.groups import LocalGroup
-from ascent.types import Completion
+from ascent.types import Completion, TokenIds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +66,7 @@ class Sampler:
         weights: TrainedWeights,
         agreement: Agreement,
         clock: StepClock,
-        decode: Callable[[Sequence[int]], str],
+        decode: Callable[[TokenIds], str],
         receive: Receive,
         progress: Callable[[int, int], None],
         drop: Drop = lambda row, text: None,

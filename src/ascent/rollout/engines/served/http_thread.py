@@ -28,7 +28,7 @@ NO_CONNECTION, OWN_SHORTAGE = "connection", "own shortage"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer: its status and its body, decoded when it is JSON."""
+    """An HTTP answer: its status and its body, decoded when it is JSON unless it was asked for as it is."""
 
     status: int
     content: Any
@@ -77,10 +77,17 @@ class HttpThread:
         self._loop.call_soon_threadsafe(call, *arguments)
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None, timeout: float | None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        timeout: float | None,
+        as_bytes: bool = False,
     ) -> Answer:
-        """One request with a JSON body, sent once; `timeout` in seconds. Raises ServerCallError without a status when
-        no whole answer comes."""
+        """One request with a JSON body, sent once; `timeout` in seconds. With `as_bytes` the content of an answer of
+        status 200 is left as it came. Raises ServerCallError without a status when no whole answer comes."""
         assert self._session is not None
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
@@ -90,6 +97,8 @@ class HttpThread:
                 method, url, headers=headers, data=body, timeout=limits, allow_redirects=False
             ) as answer:
                 raw = await answer.read()
+                if as_bytes and answer.status == 200:
+                    return Answer(answer.status, raw)
                 is_json = answer.content_type == "application/json" and raw
                 content = await answer.json() if is_json else raw.decode("utf-8", "replace")
                 return Answer(answer.status, content)

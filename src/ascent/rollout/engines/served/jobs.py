@@ -5,14 +5,40 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
+import msgspec
+
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.rollout.vllm_arguments import sampling_arguments
 from ascent.types import Completion, FinishReason, RolloutRequest
 
 # vLLM's RequestOutputKind.FINAL_ONLY: nothing is made of a completion before its end. Newer servers do so by
 # themselves, 0.23 would put all tokens so far together at each step.
 _FINAL_ONLY = 2
+
+
+class _Token(msgspec.Struct, gc=False):
+    logprob: float | None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Token]
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int]
+    logprobs: _Logprobs
+    finish_reason: str | None
+
+
+class _Answer(msgspec.Struct):
+    """What is read of an answer. The rest, four fifths of it, is passed over without making objects of it."""
+
+    choices: list[_Choice]
+
+
+_answers = msgspec.json.Decoder(_Answer)
 
 
 @dataclass(eq=False, slots=True)
@@ -33,26 +59,27 @@ class Job:
         """The request's JSON. Raises TypeError when `Sampling.extra` holds what JSON can't say."""
         seed = None if self.request.seed is None else self.request.seed + self.index
         parameters = {**sampling_arguments(self.request.sampling, seed), "output_kind": _FINAL_ONLY}
-        request = {"token_ids": self.request.prompt_ids, "sampling_params": parameters, "stream": False}
-        return json.dumps(request).encode()
+        settings = msgspec.Raw(json.dumps(parameters).encode())  # msgspec would write a set as a list
+        return msgspec.json.encode({"token_ids": self.request.prompt_ids, "sampling_params": settings, "stream": False})
 
-    def completion(self, content: Any, version: int) -> Completion:
+    def completion(self, content: bytes, version: int) -> Completion:
         """The completion from the answer's JSON. Raises BrokenAnswerError when it holds none."""
         try:
-            choice = content["choices"][0]
-            token_ids = tuple(choice["token_ids"])
-            logps = tuple(token["logprob"] for token in choice["logprobs"]["content"])
-            finish_reason = choice["finish_reason"]
-        except (TypeError, KeyError, IndexError) as error:
-            raise BrokenAnswerError(f"not a completion: {str(content)[:300]}") from error
-        if len(logps) != len(token_ids) or finish_reason in (None, "abort", "error"):
-            raise BrokenAnswerError(f"{len(token_ids)} tokens, {len(logps)} log-probabilities, {finish_reason!r}")
+            choice = _answers.decode(content).choices[0]
+        except (msgspec.DecodeError, IndexError) as error:
+            text = content[:300].decode("utf-8", "replace")
+            raise BrokenAnswerError(f"not a completion ({error}): {text}") from error
+        logprobs, finish_reason = choice.logprobs.content, choice.finish_reason
+        if len(logprobs) != len(choice.token_ids) or finish_reason in (None, "abort", "error"):
+            raise BrokenAnswerError(
+                f"{len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities, {finish_reason!r}"
+            )
         return Completion(
             group_id=self.request.group_id,
             index=self.index,
             prompt_ids=self.request.prompt_ids,
-            token_ids=token_ids,
-            logps=logps,
+            token_ids=as_token_ids(choice.token_ids),
+            logps=as_logps([token.logprob for token in logprobs]),
             finish_reason=cast(FinishReason, finish_reason),
             weight_version=version,
             submitted_at=self.submitted_at,

@@ -108,10 +108,11 @@ class Replica:
         self._heard(await self.call("POST", "/ascent/weights/commit", {"version": version}, STATUS_SECONDS))
 
     async def sample(self, body: bytes, version: int) -> Answer:
-        """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes."""
+        """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes. What was sampled comes
+        as bytes: it is long, and most of it isn't needed (`Job.completion`)."""
         headers = {**self._headers, VERSION_HEADER: str(version)}
         url = self._url + GENERATE
-        return await self._http.request("POST", url, headers=headers, body=body, timeout=None)
+        return await self._http.request("POST", url, headers=headers, body=body, timeout=None, as_bytes=True)
 
     async def metrics(self) -> str:
         """vLLM's Prometheus metrics as text."""
