@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from tests.training.batches.ragged_batches import Ragged
 from tests.training.batches.windows import ALL_SAVINGS, NO_SAVING
@@ -19,7 +19,8 @@ MICRO_BATCH_LOSSES = ("bnpo",)
 class Case:
     """One training. Rows of a generation are trained on in `slices` micro-batches, `accumulation` of which make an
     optimizer step. `whole`: the measure is TRL with each window (or each generation in it) as one micro-batch;
-    otherwise TRL with these micro-batches. `silent`: generations without any signal, by number."""
+    otherwise TRL with these micro-batches. `silent`: generations without any signal, by number. `sampled`: the trainers
+    sample by themselves, from a script, and take all log-probabilities; "nan": some of the sampler's aren't known."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     ragged: Ragged = field(default_factory=Ragged)
@@ -30,6 +31,7 @@ class Case:
     whole: bool = True
     lora: bool = False
     silent: tuple[int, ...] = ()
+    sampled: Literal["", "all", "nan"] = ""
 
     def __post_init__(self) -> None:
         assert self.ragged.rows % self.slices == 0
@@ -94,6 +96,30 @@ CASES: dict[str, Case] = {
     "adapters-kl": Case({"beta": 0.1}, Ragged(reference=True), lora=True),
     "checkpointing": Case({"gradient_checkpointing": True}),
 }
+MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+_TIGHT = {
+    **_VLLM,
+    "vllm_importance_sampling_mode": "token_truncate",
+    "vllm_importance_sampling_clip_max": 1.3,
+    "vllm_importance_sampling_clip_min": 0.6,
+}
+# Nothing is left out: the trainers sample, take old and reference log-probabilities, and score.
+SAMPLED: dict[str, Case] = {
+    **{mode: Case({**_TIGHT, "vllm_importance_sampling_mode": mode}, sampled="all") for mode in MODES},
+    "unknown-logps": Case(_TIGHT, sampled="nan"),
+    "truncated": Case({**_TIGHT, "mask_truncated_completions": True}, sampled="all"),
+    "uncorrected": Case({**_VLLM, "vllm_importance_sampling_correction": False}, sampled="all"),
+    "kl": Case({**_TIGHT, "beta": 0.1}, sampled="all"),
+    "adapters-kl": Case({**_TIGHT, "beta": 0.1}, sampled="all", lora=True),
+    "off-policy-mask": Case({**_TIGHT, "off_policy_mask_threshold": 0.02}, sampled="all"),
+    "vespo": Case({**_TIGHT, "loss_type": "vespo", "vllm_importance_sampling_mode": "token_mask"}, sampled="all"),
+    "two-iterations": Case({**_TIGHT, "num_iterations": 2}, sampled="all", generations=2),
+    "two-windows-of-a-generation": Case(_TIGHT, sampled="all", slices=4, accumulation=2, generations=2),
+    "window-of-two-generations": Case(_TIGHT, sampled="all", slices=2, accumulation=4, generations=4),
+    "window-of-one-and-a-half": Case(_TIGHT, sampled="all", slices=2, accumulation=3, generations=3, whole=False),
+    "entropy-bonus": Case({**_TIGHT, "entropy_coef": 0.05}, sampled="all", whole=False),
+    "bnpo": Case({**_TIGHT, "loss_type": "bnpo"}, sampled="all", whole=False),
+}
 # Kinds of models, each with what may hinder a saving. The router's loss is a mean over a micro-batch.
 MODELS: dict[str, Case] = {
     kind: Case(policy=kind, whole=kind != "experts")
@@ -109,5 +135,6 @@ SAVINGS: dict[str, Mapping[str, Any]] = {
     "prompts-cached-in-budget": {**NO_SAVING, "shared_prompt": "cache", "max_tokens_per_batch": 64},
     "zero-advantage": {**NO_SAVING, "skip_zero_advantage": True},
     "equal-rows": {**NO_SAVING, "reuse_equal_rows": True},
+    "old-logps": {**NO_SAVING, "skip_old_logps": True},
     "all": ALL_SAVINGS,
 }

@@ -84,7 +84,7 @@ def make(what: Ragged, seed: int, logps: LogProbs, vocabulary: int = 250) -> Gen
     if what.sampler or what.ratio:
         made["sampling_per_token_logps"] = another(0.3)
     if what.ratio:
-        made["importance_sampling_ratio"] = _ratio(what, draw, tuple(own.shape))
+        made["importance_sampling_ratio"] = _ratio(what, draw, own.shape[1])
     return made
 
 
@@ -142,7 +142,7 @@ def _advantages(what: Ragged, draw: torch.Generator) -> Tensor:
     return advantages.flatten()
 
 
-def _ratio(what: Ragged, draw: torch.Generator, shape: tuple[int, int]) -> Tensor:
-    shape = shape if what.ratio == "token" else (shape[0], 1)
+def _ratio(what: Ragged, draw: torch.Generator, columns: int) -> Tensor:
+    shape = (what.rows, columns if what.ratio == "token" else 1)
     ratio = torch.exp(0.4 * torch.randn(shape, generator=draw)).clamp(max=1.5)
     return ratio.masked_fill(torch.rand(shape, generator=draw) < 0.1, 0.0)  # as the modes that mask leave it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,19 @@ class Trainings:
         return self._generations[key]
 
     def measure(self, case: Case, *, whole: bool) -> list[Any]:
-        """TRL's windows of a case."""
+        """TRL's windows of a case: each as one micro-batch, or in the case's own."""
         key = repr((case, whole))
         if key not in self._measures:
-            from tests.training.batches.windows import stock_trainer
-
-            batches = case.whole_batches if whole else case.batches
-            self._measures[key] = self._windows(stock_trainer, case, batches, self.generations(case))
+            self._measures[key] = self._windows(case, case.whole_batches if whole else case.batches, ours=False)
         return self._measures[key]
+
+    def measure_with_signal(self, case: Case) -> list[Any]:
+        """TRL's windows of the rows that have an advantage, each as one micro-batch."""
+        from tests.training.batches.windows import with_signal
+
+        assert case.slices == case.accumulation
+        generations = [with_signal(generation) for generation in self.generations(case)]
+        return self._windows(case, case.whole_batches, ours=False, generations=generations)
 
     def refusal(self, case: Case) -> str | None:
         """Why TRL refuses the case's settings, None if it takes them."""
@@ -59,18 +64,29 @@ class Trainings:
 
     def ours(self, case: Case, savings: Mapping[str, Any]) -> list[Any]:
         """Ascent's windows of a case."""
-        from tests.training.batches.windows import known_savings, our_trainer
+        from tests.training.batches.windows import known_savings
 
-        settings = {**case.batches, **known_savings(savings)}
-        return self._windows(our_trainer, case, settings, self.generations(case))
+        return self._windows(case, {**case.batches, **known_savings(savings)}, ours=True)
 
-    def _windows(self, make: Any, case: Case, settings: Mapping[str, Any], generations: Sequence[Any]) -> list[Any]:
-        from tests.training.batches.windows import arguments, drive
+    def _windows(self, case: Case, settings: Mapping[str, Any], *, ours: bool, generations: Any = None) -> list[Any]:
+        from tests.training.batches.scripted_sampling import Script, ScriptedEngine, follow, score
+        from tests.training.batches.windows import arguments, drive, our_trainer, policy_logps, stock_trainer
 
-        prompts = case.ragged.groups * case.generations
-        keywords = {"peft_config": _adapter()} if case.lora else {}
+        folder = self.policy(case.policy)
         made = arguments(self._folder / "out", **{**case.settings, **settings})
-        return drive(make(self.policy(case.policy), made, prompts=prompts, **keywords), generations)
+        keywords: dict[str, Any] = {"prompts": case.ragged.groups * case.generations}
+        if case.lora:
+            keywords["peft_config"] = _adapter()
+        if not case.sampled:
+            make = our_trainer if ours else stock_trainer
+            return drive(make(folder, made, **keywords), generations or self.generations(case))
+        script = Script(policy_logps(folder), nan=case.sampled == "nan")
+        if ours:
+            trainer = our_trainer(folder, made, reward=score, engine=ScriptedEngine(script), **keywords)
+        else:
+            trainer = stock_trainer(folder, made, reward=score, **keywords)
+            follow(trainer, script)
+        return drive(trainer, None)
 
 
 def _adapter() -> Any:

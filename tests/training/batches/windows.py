@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import Tensor
 from ascent import devices
 from ascent.types import Completion, EngineStats
 
+# The metrics of TRL's loss, and of its correction against the sampler; the others are of what was sampled.
+_OF_LOSS = ("entropy", "kl", "clip_ratio/", "cispo_clip_ratio", "vespo/", "policy_loss", "aux_loss", "sampling/")
 NO_SAVING: dict[str, Any] = {
     "max_tokens_per_batch": None,
     "shared_prompt": "off",
@@ -40,6 +43,16 @@ class Window:
     gradient: Tensor
     loss: float
     logs: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What was logged of the loss."""
+        return {name: value for name, value in self.logs.items() if name.startswith(_OF_LOSS)}
+
+    @property
+    def computed(self) -> float:
+        """The share of rows that its metrics are of."""
+        return float(self.logs.get("batch/computed_rows", 1.0))
 
 
 class SilentEngine:
@@ -82,7 +95,7 @@ def arguments(output: Path, **settings: Any) -> dict[str, Any]:
         "num_generations": 4,
         "max_completion_length": 12,
         "num_train_epochs": 1,
-        "learning_rate": 0.05,
+        "learning_rate": 0.01,
         "lr_scheduler_type": "constant",
         "optim": "sgd",
         "max_grad_norm": 0.0,
@@ -98,19 +111,22 @@ def arguments(output: Path, **settings: Any) -> dict[str, Any]:
     }
 
 
-def stock_trainer(policy: Path, settings: dict[str, Any], *, prompts: int, **keywords: Any) -> Any:
+def stock_trainer(policy: Path, settings: dict[str, Any], *, prompts: int, reward: Any = None, **keywords: Any) -> Any:
     """TRL's own trainer. With `use_vllm` it has no engine."""
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     from ascent.training.trl_path import without_engine
 
     torch.manual_seed(1)  # for adapters
     keywords["processing_class"] = tokenizer(policy)
     with without_engine():
-        return GRPOTrainer(str(policy), _no_reward, GRPOConfig(**settings), train_dataset=_rows(prompts), **keywords)
+        return GRPOTrainer(
+            str(policy), reward or _no_reward, GRPOConfig(**settings), train_dataset=_rows(prompts), **keywords
+        )
 
 
-def our_trainer(policy: Path, settings: dict[str, Any], *, prompts: int, **keywords: Any) -> Any:
+def our_trainer(policy: Path, settings: dict[str, Any], *, prompts: int, reward: Any = None, **keywords: Any) -> Any:
     """Ascent's trainer. With `use_vllm` it has an engine that is never used, unless another is given."""
     from ascent import GRPOConfig, GRPOTrainer
 
@@ -119,7 +135,12 @@ def our_trainer(policy: Path, settings: dict[str, Any], *, prompts: int, **keywo
     keywords["processing_class"] = tokenizer(policy)
     torch.manual_seed(1)
     return GRPOTrainer(
-        str(policy), _no_reward, GRPOConfig(**settings), train_dataset=_rows(prompts), verify=False, **keywords
+        str(policy),
+        reward or _no_reward,
+        GRPOConfig(**settings),
+        train_dataset=_rows(prompts),
+        verify=False,
+        **keywords,
     )
 
 
@@ -128,15 +149,16 @@ def drive(trainer: Any, generations: Sequence[Generation] | None) -> list[Window
 
     The rows of a generation are shuffled by TRL, here alike for all trainers. None: the trainer samples by itself.
     """
-    if generations is not None:
-        waiting = list(enumerate(generations))
+    numbers = itertools.count()
+    own = trainer._generate_and_score_completions
 
-        def generate(_: Any) -> Generation:
-            number, generation = waiting.pop(0)
-            torch.manual_seed(number)  # of the shuffle that follows
-            return to(generation, trainer.accelerator.device)
+    def generate(rows: Any) -> Generation:
+        number = next(numbers)
+        made = own(rows) if generations is None else to(generations[number], trainer.accelerator.device)
+        torch.manual_seed(number)  # of the shuffle that follows
+        return made
 
-        trainer._generate_and_score_completions = generate
+    trainer._generate_and_score_completions = generate
     step = trainer.training_step
     losses: list[Tensor] = []
 
@@ -199,6 +221,12 @@ def flat_gradient(model: Any) -> Tensor:
     return torch.cat(parts)
 
 
+def with_signal(generation: Generation) -> Generation:
+    """The rows of a generation whose advantage isn't zero."""
+    kept = generation["advantages"] != 0
+    return {name: tensor[kept] if tensor.ndim else tensor for name, tensor in generation.items()}
+
+
 def relative_error(mine: Tensor, theirs: Tensor) -> float:
     """The length of the difference by the length of `theirs`."""
     return float((mine.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-30))
@@ -217,5 +245,5 @@ def _rows(prompts: int) -> Any:
     return Dataset.from_list([{"prompt": f"def f{number}(a):"} for number in range(prompts)])
 
 
-def _no_reward(completions: Sequence[str], **_: Any) -> list[float]:
+def _no_reward(completions: Sequence[str], **_: Any) -> list[float | None]:
     return [0.0] * len(completions)
