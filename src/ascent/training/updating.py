@@ -11,7 +11,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
 from ascent.algorithms.base import Algorithm
 from ascent.training.batches.correction import Corrected
-from ascent.training.batches.rows import SubBatch
+from ascent.training.batches.rows import NEWEST, SubBatch
 from ascent.training.batches.settings import StepBatches
 from ascent.training.batches.window import Window
 from ascent.training.records.step_metrics import StepMetrics
@@ -45,7 +45,7 @@ class Updating(TRLTrainer):
             with self._clock.phase("logps"):
                 return super()._get_per_token_logps_and_entropies(*args, **keywords)
         found = super()._get_per_token_logps_and_entropies(*args, **keywords)
-        if self._batches.correction is not None:  # TRL's loss takes the ratio next
+        if self._batches.correction is not None and NEWEST in self._in_loss:  # TRL's loss takes the ratio next
             self._batches.correction.give(self._in_loss, found[0])
         return found
 

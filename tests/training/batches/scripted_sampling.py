@@ -12,6 +12,7 @@ import torch
 from tests.training.batches.ragged_batches import LogProbs
 
 from ascent.rollout.engine import Canary, EnginePlace
+from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.types import Completion, EngineStats, RolloutRequest
 
 _LONGEST = 12
@@ -76,8 +77,8 @@ class ScriptedEngine:
                 group_id=request.group_id,
                 index=index,
                 prompt_ids=request.prompt_ids,
-                token_ids=tuple(ids),
-                logps=tuple(logps),
+                token_ids=as_token_ids(ids),
+                logps=as_logps(logps),
                 finish_reason=reason,  # type: ignore[arg-type]
                 weight_version=self._version,
                 submitted_at=0.0,

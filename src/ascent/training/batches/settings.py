@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ascent.errors import InputError
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
@@ -35,13 +37,20 @@ def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Call
     window = None
     if budget is not None or skip:
         if parting.weighing is None:
-            if budget:
-                raise InputError(
-                    f"max_tokens_per_batch={budget}: not with {parting.why}", "Leave it out, or set it to null."
-                )
-            tell(f"note: micro-batches stay whole, and rows without advantage in them, because of {parting.why}")
+            tell(
+                "note: max_tokens_per_batch and skip_zero_advantage have no effect, micro-batches stay whole: "
+                f"{parting.why}"
+            )
         else:
-            savings = Savings(budget, skip, bool(own_setting(args, "balance_ranks")), _cost(trainer))
+            movable = positions_are_relative(trainer.model)
+            if not movable:
+                tell(
+                    "note: prompts keep their padding and rows their rank, since this model's positions count the "
+                    "padding before a prompt"
+                )
+            savings = Savings(
+                budget, skip, bool(own_setting(args, "balance_ranks")) and movable, _cost(trainer), movable=movable
+            )
             window = Window(
                 trainer.accelerator,
                 ranks,
@@ -51,6 +60,18 @@ def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Call
                 tell=tell,
             )
     return StepBatches(window, _correction(trainer) if _leaves_out_old_pass(trainer, random_forward) else None)
+
+
+def positions_are_relative(model: Any) -> bool:
+    """Whether a row is computed alike wherever it stands among the columns: attention knows distances only. TRL hands
+    over no position ids, so learnt or absolute ones count the padding before a prompt."""
+    names = [type(module).__name__.lower() for module in model.modules()]
+    rotary = any("rotary" in name for name in names)
+    learnt = any(
+        isinstance(module, torch.nn.Embedding) and ("pos" in name.rpartition(".")[2] or name.endswith("wpe"))
+        for name, module in model.named_modules()
+    )
+    return rotary and not learnt
 
 
 def _budget(args: Any) -> int | None:

@@ -52,6 +52,7 @@ class Savings:
     skip: bool  # rows without effect
     balance: bool  # deal rows out to ranks by cost
     cost: plan.Cost
+    movable: bool = True  # a row is computed alike wherever it stands among the columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +150,10 @@ class Window:
         budget = savings.budget or micro_batch * max(length.tokens for length in known)
         self._tell_of_long(known, places)
         for part in plan.sub_batches(known, places, budget, shared=shares):
-            widest = [
-                max(known[place].prompt_tokens for place in part),
-                max(known[place].completion_tokens for place in part),
-            ]
-            yield cut(take(rows, part), *widest)
+            prompt_columns = rows["prompt_ids"].shape[1]
+            if savings.movable:
+                prompt_columns = max(known[place].prompt_tokens for place in part)
+            yield cut(take(rows, part), prompt_columns, max(known[place].completion_tokens for place in part))
 
     def _tell_of_long(self, known: Sequence[Length], places: Sequence[int]) -> None:
         longest = max((known[place].tokens for place in places), default=0)
