@@ -3,14 +3,16 @@ What a reasoning model thinks before it answers is left out."""
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 
 from ascent.rewards.fences import fenced_blocks
+from ascent.rewards.longest_program import longest_program, parses
 from ascent.rewards.thoughts import without_thoughts
 
-_CODE_START = re.compile(r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)")
+_CODE_START = re.compile(
+    r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)", re.MULTILINE
+)
 _ALIASES = {
     "python": ("python", "py", "python3", "py3"),
     "c": ("c",),
@@ -94,22 +96,11 @@ def _raw(completion: str, language: str) -> str:
     text = textwrap.dedent(completion).strip("\n")
     if not text.strip():
         return ""
-    if language != "python" or _parses(text):
+    if language != "python" or parses(text):
         return text + "\n"
-    lines = text.split("\n")
-    starts = [number for number, line in enumerate(lines) if _CODE_START.match(line)]
-    for start in starts[:1]:
-        for end in range(len(lines), start, -1):
-            candidate = "\n".join(lines[start:end])
-            if _parses(candidate):
-                return candidate.rstrip() + "\n"
-        return "\n".join(lines[start:]).rstrip() + "\n"
-    return text + "\n"
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    start = _CODE_START.search(text)
+    if start is None:
+        return text + "\n"
+    lines = text[start.start() :].split("\n")
+    length = longest_program(lines) or len(lines)
+    return "\n".join(lines[:length]).rstrip() + "\n"
