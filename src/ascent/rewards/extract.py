@@ -13,6 +13,8 @@ from ascent.rewards.thoughts import without_thoughts
 _CODE_START = re.compile(
     r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)", re.MULTILINE
 )
+_AT_MARGIN = re.compile(r"^[^ \t\n]", re.MULTILINE)
+_BLANK = re.compile(r"^[ \t]+$", re.MULTILINE)
 _ALIASES = {
     "python": ("python", "py", "python3", "py3"),
     "c": ("c",),
@@ -46,7 +48,7 @@ def extract_program(
         return ""
     blocks = fenced_blocks(f"```{language}\n{completion}")[:1] if in_fence else fenced_blocks(completion)
     if blocks:
-        code = textwrap.dedent(_choose(blocks, language, entry_point)).strip("\n") + "\n"
+        code = _dedented(_choose(blocks, language, entry_point)).strip("\n") + "\n"
         head = _head_of(prefix, entry_point)
         if head is None or _defines(code, entry_point):
             return _joined(prefix if head is None else prefix[:head], code)
@@ -91,9 +93,14 @@ def _first_block(completion: str) -> str:
     return "\n".join(kept).rstrip() + "\n"
 
 
+def _dedented(text: str) -> str:
+    """As `textwrap.dedent` makes it, which looks at each line even where one begins at the margin."""
+    return _BLANK.sub("", text) if _AT_MARGIN.search(text) else textwrap.dedent(text)
+
+
 def _raw(completion: str, language: str) -> str:
     """A program without fences: the text itself, or the code that stands in the middle of chat."""
-    text = textwrap.dedent(completion).strip("\n")
+    text = _dedented(completion).strip("\n")
     if not text.strip():
         return ""
     if language != "python" or parses(text):
@@ -101,6 +108,5 @@ def _raw(completion: str, language: str) -> str:
     start = _CODE_START.search(text)
     if start is None:
         return text + "\n"
-    lines = text[start.start() :].split("\n")
-    length = longest_program(lines) or len(lines)
-    return "\n".join(lines[:length]).rstrip() + "\n"
+    rest = text[start.start() :]
+    return (longest_program(rest) or rest).rstrip() + "\n"

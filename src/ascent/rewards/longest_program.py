@@ -8,34 +8,37 @@ from collections.abc import Sequence
 
 # Characters that are parsed at most: so many times the text, and so many more, which keeps the work proportional to it.
 # Two or three attempts are usual; what needs more than this was not meant as a program.
-_TIMES, _MORE = 8, 300_000
+_TIMES, _MORE = 4, 200_000
 _UNREADABLE = re.compile("[\0\ud800-\udfff]")  # no Python source holds these
 _TRY = re.compile(r"\s*try\s*:")
+_NOTHING = re.compile(r"\s*(#(?!.*(\"{3}|'{3})).*)?")  # empty, or a comment, unless a string may end in it
 
 
-def longest_program(lines: Sequence[str]) -> int:
-    """How many lines from the first on make the longest program that parses, not always with the comments and empty
-    lines at its end; 0 where none does.
+def longest_program(text: str) -> str:
+    """The longest program that begins with the text's first line and ends with a line of it, not always with the
+    comments and empty lines at its end; "" where none parses.
 
     Where the parser stops, no longer part of the text can be a program either, so that the next attempt ends above that
     line. What is only unfinished there (a head without its block, a `try` without its `except`) is then taken away from
     below.
     """
-    end = next((number for number, line in enumerate(lines) if _UNREADABLE.search(line)), len(lines))
-    left = _TIMES * sum(map(len, lines)) + _MORE
+    lines = text.split("\n")
+    unreadable = _UNREADABLE.search(text)
+    end = text.count("\n", 0, unreadable.start()) if unreadable else len(lines)
+    left = _TIMES * len(text) + _MORE
     while end and left > 0:
-        text = "\n".join(lines[:end])
-        left -= len(text)
-        error = _error(text)
+        program = "\n".join(lines[:end])
+        left -= len(program)
+        error = _error(program)
         if error is None:
-            return end
+            return program
         line = error.lineno if isinstance(error, SyntaxError) else None
         end = min(line or end, end) - 1
         if isinstance(error, SyntaxError) and "'except'" in error.msg:
             end = _above_unfinished_try(lines[: end + 1])
         while end and _leaves_open(lines[end - 1]) and not (end > 1 and lines[end - 2].endswith("\\")):
             end -= 1
-    return 0
+    return ""
 
 
 def parses(text: str) -> bool:
@@ -74,4 +77,4 @@ def _leaves_open(line: str) -> bool:
 
 
 def _says_nothing(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
+    return _NOTHING.fullmatch(line) is not None
