@@ -22,7 +22,7 @@ from ascent.types import Completion, RolloutRequest, Sampling
 pytestmark = pytest.mark.torch
 
 NO_STEPS = 0.01
-COMPLETIONS = 4
+COMPLETIONS = 1  # so that what is made for each and let go again is counted too
 PROMPT = tuple(range(1000, 1100))
 
 
@@ -81,7 +81,7 @@ def test_records_and_their_file(tmp_path: Path) -> None:
 
     steps, held = per_token(work)
     assert steps < NO_STEPS
-    assert held < 20
+    assert held < 12
 
 
 def test_what_was_sampled_ahead(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_was_sampled_ahead(tmp_path: Path) -> None:
         sampled_ahead.save(tmp_path, 0, completions(tokens))
         return lambda: sampled_ahead.load(tmp_path, 0)
 
-    for work, most in ((save, 40), (load, 40)):
+    for work, most in ((save, 12), (load, 20)):
         steps, held = per_token(work)
         assert steps < NO_STEPS
         assert held < most
@@ -123,7 +123,7 @@ def test_the_way_through_the_sampler() -> None:
     for work in (fly, mask):
         steps, held = per_token(work)
         assert steps < NO_STEPS
-        assert held < 1
+        assert held < 0.5
 
 
 class Engine:
@@ -167,7 +167,7 @@ def test_the_transformers_engine() -> None:
 
     steps, held = per_token(work)
     assert steps < NO_STEPS
-    assert held < 40
+    assert held < 8
 
 
 def test_vllm_s_flat_lists() -> None:
@@ -179,7 +179,7 @@ def test_vllm_s_flat_lists() -> None:
 
     found = growth(work)
     assert found.steps < NO_STEPS
-    assert found.held < 40
+    assert found.held < 20
 
 
 def test_a_server_s_answer() -> None:
@@ -204,9 +204,9 @@ def test_prompts_are_shared_by_their_group() -> None:
     from ascent.training.step.groups import group_requests
 
     def work(tokens: int) -> Callable[[], object]:
-        prompts = [list(range(1000, 1000 + tokens)) for _ in range(COMPLETIONS)]
-        return lambda: group_requests(prompts, COMPLETIONS, Sampling(8), label="0")
+        prompts = [list(range(1000, 1000 + tokens)) for _ in range(8)]
+        return lambda: group_requests(prompts, 8, Sampling(8), label="0")
 
     found = growth(work)
     assert found.steps < NO_STEPS
-    assert found.held < 30, "one tuple is kept, and one compared with it"
+    assert found.held < 20, "the tuple that all share, and one that is compared with it"
