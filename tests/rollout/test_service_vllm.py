@@ -19,6 +19,8 @@ import pytest
 
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings, RolloutEngine
+from ascent.rollout.engines.served.jobs import jobs_of
+from ascent.rollout.in_vllm.compat import short_answers
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, find_service
 from ascent.rollout.service.processes import group_members
@@ -191,6 +193,18 @@ def test_samples_are_those_of_the_engine_in_process(address: ServiceAddress, tin
     assert all(ids[0] != other for other in ids[1:]), "every field must have had an effect"
     assert stats.tokens_per_second > 0
     assert stats.time_to_first_token > 0
+
+
+def test_answers_are_short(address: ServiceAddress) -> None:
+    """Log-probabilities come as one string; a route, a class or a method of another name in vLLM would end that."""
+    engine = engine_for(address, version=5)
+    job = jobs_of(requests_for(SAMPLINGS[:1])[0])[0]
+    answer = engine._http.run(engine._replicas[0].sample(job.body(), 5))
+    assert short_answers.MARK.encode() in answer.content
+    assert b"token_id:" not in answer.content
+    completion = job.completion(answer.content, 5)
+    assert len(completion.logps) == len(completion.token_ids) > 1
+    engine.close()
 
 
 def test_what_vllm_refuses_is_bad_input(address: ServiceAddress) -> None:

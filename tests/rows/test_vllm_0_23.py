@@ -17,6 +17,7 @@ ROW = "vllm-0.23"
 TESTS = (
     "tests/rows/row_versions.py::test_versions_are_those_of_the_row",
     "tests/rollout/test_local_engine.py",
+    "tests/rollout/test_short_answers.py",
     "tests/rollout/test_generate_command.py::test_figures_of_the_inference_check",
     "tests/rollout/test_generate_command.py::test_refusals",
     "tests/training/test_trainer.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,29 @@ def test_written_rows_come_back(tmp_path: Path) -> None:
     assert first["outcomes"] == ["passed", "failed"]
     assert second["reward"] is None
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_file_is_what_pyarrow_makes_of_plain_rows(tmp_path: Path) -> None:
+    """Columns are made without a dict for each record; types, names of fields and values are as if there were."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids, logps = as_token_ids(range(50)), as_logps([None, -math.inf, *[-0.25] * 48])
+    records = [
+        record(),
+        record(completion_ids=ids, logps=logps, parts={}, outcomes=[]),
+        record(prompt_ids=(), completion_ids=as_token_ids(()), logps=as_logps(()), rewards={"a": None}),
+    ]
+    for number, some in enumerate((records, [])):
+        write_rollouts(tmp_path / f"{number}.parquet", some)
+        rows = [{field.name: getattr(each, field.name) for field in schema()} for each in some]
+        for row in rows:
+            row |= {name: list(row[name].items()) for name in ("rewards", "parts")}
+            row |= {name: list(row[name]) for name in ("prompt_ids", "completion_ids", "logps")}
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema()), tmp_path / "plain.parquet", compression="zstd")
+        written, plain = pq.read_table(tmp_path / f"{number}.parquet"), pq.read_table(tmp_path / "plain.parquet")
+        assert written.schema.equals(plain.schema, check_metadata=True)
+        assert str(written.to_pylist()) == str(plain.to_pylist()), "as text, in which NaN equals NaN"
 
 
 def test_a_folder_is_read_in_order_without_evaluation(tmp_path: Path) -> None:

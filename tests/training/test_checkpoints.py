@@ -78,12 +78,12 @@ def test_nothing_of_an_earlier_checkpoint_is_left_in_a_new_one(saved: tuple[Any,
     folder = path / "checkpoints" / "checkpoint-7"
     for mark in (False, True):
         folder.mkdir(exist_ok=True)
-        (folder / "ahead-rank1.json").write_text("{}")
+        (folder / "ahead-rank1.safetensors").write_text("{}")
         if mark:
             write_json(folder / STATE_FILE, {"generation": 9, "micro_step": 9, "step": 7})
         trainer._save_checkpoint(trainer.model, trial=None)
         assert is_complete(folder)
-        assert not (folder / "ahead-rank1.json").exists()
+        assert not (folder / "ahead-rank1.safetensors").exists()
         assert [path.name for path in folder.parent.glob("checkpoint-*")] == ["checkpoint-7"]
 
 

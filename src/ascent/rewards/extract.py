@@ -3,14 +3,18 @@ What a reasoning model thinks before it answers is left out."""
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 
 from ascent.rewards.fences import fenced_blocks
+from ascent.rewards.longest_program import longest_program, parses
 from ascent.rewards.thoughts import without_thoughts
 
-_CODE_START = re.compile(r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)")
+_CODE_START = re.compile(
+    r"^(def |class |import |from \w|async def |@\w|if __name__|#include|fn |use |int main)", re.MULTILINE
+)
+_AT_MARGIN = re.compile(r"^[^ \t\n]", re.MULTILINE)
+_BLANK = re.compile(r"^[ \t]+$", re.MULTILINE)
 _ALIASES = {
     "python": ("python", "py", "python3", "py3"),
     "c": ("c",),
@@ -44,7 +48,7 @@ def extract_program(
         return ""
     blocks = fenced_blocks(f"```{language}\n{completion}")[:1] if in_fence else fenced_blocks(completion)
     if blocks:
-        code = textwrap.dedent(_choose(blocks, language, entry_point)).strip("\n") + "\n"
+        code = _dedented(_choose(blocks, language, entry_point)).strip("\n") + "\n"
         head = _head_of(prefix, entry_point)
         if head is None or _defines(code, entry_point):
             return _joined(prefix if head is None else prefix[:head], code)
@@ -89,27 +93,20 @@ def _first_block(completion: str) -> str:
     return "\n".join(kept).rstrip() + "\n"
 
 
+def _dedented(text: str) -> str:
+    """As `textwrap.dedent` makes it, which looks at each line even where one begins at the margin."""
+    return _BLANK.sub("", text) if _AT_MARGIN.search(text) else textwrap.dedent(text)
+
+
 def _raw(completion: str, language: str) -> str:
     """A program without fences: the text itself, or the code that stands in the middle of chat."""
-    text = textwrap.dedent(completion).strip("\n")
+    text = _dedented(completion).strip("\n")
     if not text.strip():
         return ""
-    if language != "python" or _parses(text):
+    if language != "python" or parses(text):
         return text + "\n"
-    lines = text.split("\n")
-    starts = [number for number, line in enumerate(lines) if _CODE_START.match(line)]
-    for start in starts[:1]:
-        for end in range(len(lines), start, -1):
-            candidate = "\n".join(lines[start:end])
-            if _parses(candidate):
-                return candidate.rstrip() + "\n"
-        return "\n".join(lines[start:]).rstrip() + "\n"
-    return text + "\n"
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    start = _CODE_START.search(text)
+    if start is None:
+        return text + "\n"
+    rest = text[start.start() :]
+    return (longest_program(rest) or rest).rstrip() + "\n"

@@ -23,6 +23,7 @@ _MARK = re.compile(
 _FENCE_TICKS = re.compile("`{3,}")  # no quotes
 _ANY = ""  # the name of a thought that the prompt opened, with whichever mark
 _QUOTES = "\"'`"
+_QUOTE = re.compile(f"[{_QUOTES}]")
 _PROMPT_END = 200  # characters in which a mark that ends a prompt is looked for
 
 
@@ -94,15 +95,16 @@ def opens_thought(prompt: str) -> bool:
 def _marks(text: str) -> Iterator[_Mark]:
     spans = closed_fences(text)
     span = next(spans, None)
-    start = 0
-    for line in text.split("\n"):
-        for match in _unquoted(line):
+    end = 0
+    while found := _MARK.search(text, end):  # lines without a mark are passed over
+        start = text.rfind("\n", end, found.start()) + 1 or end
+        end = text.find("\n", found.end()) + 1 or len(text)
+        for match in _unquoted(text[start:end]):
             while span is not None and span[1] <= start:
                 span = next(spans, None)
             in_fence = span is not None and span[0] < start
             name = (match["tag"] or match["square"] or "of_thought").lower()
             yield _Mark(start + match.start(), start + match.end(), name, _opens(match), in_fence)
-        start += len(line) + 1
 
 
 def _unquoted(line: str) -> Iterator[re.Match[str]]:
@@ -110,15 +112,16 @@ def _unquoted(line: str) -> Iterator[re.Match[str]]:
     quote: str | None = None
     at = 0
     line = _FENCE_TICKS.sub(lambda ticks: " " * len(ticks[0]), line)
+    last = {quote: line.rfind(quote) for quote in _QUOTES}
     for match in _MARK.finditer(line):
-        between = line[at : match.start()]
-        for place, character in enumerate(between, start=at):
-            if quote is None and character in _QUOTES and not (character == "'" and line[place - 1 : place].isalpha()):
+        for found in _QUOTE.finditer(line, at, match.start()):
+            character, place = found[0], found.start()
+            if quote is None and not (character == "'" and line[place - 1 : place].isalpha()):
                 quote = character  # an apostrophe within a word is none
             elif character == quote:
                 quote = None
-        is_quoted = quote is not None and line.rfind(quote) >= match.end()
-        if not is_quoted and not (_opens(match) and between.strip()):
+        is_quoted = quote is not None and last[quote] >= match.end()
+        if not is_quoted and not (_opens(match) and line[at : match.start()].strip()):
             yield match
         at = match.end()
 

@@ -23,7 +23,7 @@ from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
 from ascent.rollout.weights.packed_cpu import CpuWeights
 from ascent.rollout.weights.verify.canary import CanaryTolerance
 from ascent.rollout.weights.verify.canary_in_process import prove
-from ascent.types import Completion, EngineStats, FinishReason, RolloutRequest, Sampling
+from ascent.types import Completion, EngineStats, FinishReason, Logps, RolloutRequest, Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,20 +132,22 @@ class ColocatedEngine:
     def _complete(self, output: Any) -> Completion:
         pending = self._pending.pop(output.request_id)
         sample = output.outputs[0]
-        logprobs = sample.logprobs  # FlatLogprobs: of a position's entries the sampled token's is the first
-        sampled = np.asarray(logprobs.start_indices, dtype=np.intp)
-        assert len(sampled) == len(sample.token_ids), "vLLM gives each token its log-probability"
         return Completion(
             group_id=pending.request.group_id,
             index=pending.index,
             prompt_ids=pending.request.prompt_ids,
             token_ids=as_token_ids(sample.token_ids),
-            logps=as_logps(np.asarray(logprobs.logprobs, dtype=np.float32)[sampled]),
+            logps=sampled_logps(sample.logprobs),
             finish_reason=cast(FinishReason, sample.finish_reason),
             weight_version=self._version,
             submitted_at=pending.submitted_at,
             finished_at=time.monotonic(),
         )
+
+
+def sampled_logps(logprobs: Any) -> Logps:
+    """The log-probabilities of the sampled tokens, from vLLM's FlatLogprobs: the first of each position's entries."""
+    return as_logps(np.asarray(logprobs.logprobs, np.float32)[np.asarray(logprobs.start_indices, np.intp)])
 
 
 def _sampling_params(sampling: Sampling, seed: int | None) -> Any:

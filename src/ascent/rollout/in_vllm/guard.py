@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascent.rollout.in_vllm.compat import short_answers
 from ascent.rollout.in_vllm.guard_state import LEASE_SECONDS, RefusedError, ReplicaState
 
 Scope = MutableMapping[str, Any]
@@ -87,7 +88,8 @@ class Guard:
                 return await self._sample(scope, receive, send)
             if path == GENERATE:
                 self._state.check_version(hold, _version(headers.get(VERSION_HEADER)))
-                return await self._sample(scope, receive, send)
+                with short_answers.answering(short=short_answers.HEADER in headers):
+                    return await self._sample(scope, receive, send)
             if path in _PLAIN_SAMPLING:
                 self._state.check_whole()
                 return await self._sample(scope, receive, send)

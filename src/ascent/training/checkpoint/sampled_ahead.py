@@ -79,7 +79,7 @@ def _read(file: Path) -> list[Completion]:
     with safe_open(file, framework="numpy") as opened:
         rows = json.loads(opened.metadata()["ascent.ahead"])
         prompts, token_ids, logps = (
-            np.split(opened.get_tensor(name), opened.get_tensor(f"{kind}_lengths").cumsum()[:-1])
+            np.split(opened.get_tensor(name), opened.get_tensor(f"{kind}_lengths").cumsum())[:-1]
             for kind, name in (("prompt", "prompt_ids"), ("token", "token_ids"), ("logp", "logps"))
         )
     prompt_ids = [tuple(prompt.tolist()) for prompt in prompts]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
+import numpy as np
 
+from ascent.rollout.in_vllm.compat import short_answers
 from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.rollout.vllm_arguments import sampling_arguments
-from ascent.types import Completion, FinishReason, RolloutRequest
+from ascent.types import Completion, FinishReason, Logps, RolloutRequest
 
 # vLLM's RequestOutputKind.FINAL_ONLY: nothing is made of a completion before its end. Newer servers do so by
 # themselves, 0.23 would put all tokens so far together at each step.
@@ -19,6 +22,7 @@ _FINAL_ONLY = 2
 
 
 class _Token(msgspec.Struct, gc=False):
+    token: str
     logprob: float | None
 
 
@@ -33,7 +37,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What is read of an answer. The rest, four fifths of it, is passed over without making objects of it."""
+    """What is read of an answer; the rest is passed over without making objects of it."""
 
     choices: list[_Choice]
 
@@ -69,17 +73,15 @@ class Job:
         except (msgspec.DecodeError, IndexError) as error:
             text = content[:300].decode("utf-8", "replace")
             raise BrokenAnswerError(f"not a completion ({error}): {text}") from error
-        logprobs, finish_reason = choice.logprobs.content, choice.finish_reason
-        if len(logprobs) != len(choice.token_ids) or finish_reason in (None, "abort", "error"):
-            raise BrokenAnswerError(
-                f"{len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities, {finish_reason!r}"
-            )
+        token_ids, logps, finish_reason = as_token_ids(choice.token_ids), _logps(choice), choice.finish_reason
+        if len(logps) != len(token_ids) or finish_reason in (None, "abort", "error"):
+            raise BrokenAnswerError(f"{len(token_ids)} tokens, {len(logps)} log-probabilities, {finish_reason!r}")
         return Completion(
             group_id=self.request.group_id,
             index=self.index,
             prompt_ids=self.request.prompt_ids,
-            token_ids=as_token_ids(choice.token_ids),
-            logps=as_logps([token.logprob for token in logprobs]),
+            token_ids=token_ids,
+            logps=logps,
             finish_reason=cast(FinishReason, finish_reason),
             weight_version=version,
             submitted_at=self.submitted_at,
@@ -89,6 +91,18 @@ class Job:
 
 class BrokenAnswerError(Exception):
     """A server answered 200 without a whole completion."""
+
+
+def _logps(choice: _Choice) -> Logps:
+    """Of an answer's tokens, in the short form that was asked for, or in vLLM's own. Raises BrokenAnswerError."""
+    content = choice.logprobs.content
+    if len(content) == 1 and content[0].token.startswith(short_answers.MARK):
+        try:
+            packed = base64.b64decode(content[0].token.removeprefix(short_answers.MARK), validate=True)
+            return as_logps(np.frombuffer(packed, "<f4"))
+        except ValueError as error:
+            raise BrokenAnswerError(f"not log-probabilities ({error}): {content[0].token[:300]}") from error
+    return as_logps([token.logprob for token in content])
 
 
 def jobs_of(request: RolloutRequest) -> list[Job]:

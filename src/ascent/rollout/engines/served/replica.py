@@ -14,6 +14,7 @@ from typing import Any
 
 from ascent.errors import InputError
 from ascent.rollout.engines.served.http_thread import Answer, HttpThread
+from ascent.rollout.in_vllm.compat import short_answers
 from ascent.rollout.in_vllm.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, SCHEMA, STATUS_KIND, VERSION_HEADER
 from ascent.rollout.weights.control import ServerCallError
 
@@ -109,8 +110,8 @@ class Replica:
 
     async def sample(self, body: bytes, version: int) -> Answer:
         """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes. What was sampled comes
-        as bytes: it is long, and most of it isn't needed (`Job.completion`)."""
-        headers = {**self._headers, VERSION_HEADER: str(version)}
+        as bytes, for `Job.completion`."""
+        headers = {**self._headers, VERSION_HEADER: str(version), short_answers.HEADER: "1"}
         url = self._url + GENERATE
         return await self._http.request("POST", url, headers=headers, body=body, timeout=None, as_bytes=True)
 
