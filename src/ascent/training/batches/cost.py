@@ -1,0 +1,50 @@
+"""What a forward pass costs, from the model's config: so much a token, and so much a pair of tokens in attention.
+
+In floating-point operations of one layer: 2 for each weight a token meets; 4 d for each query head and pair, d being
+the width of a head (one product for the score, one for the value). Attention runs less efficiently than matrix
+products, which the weights of `_CAUSAL` and `_MASKED` express; only ratios matter here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_CAUSAL = 0.5  # the causal kernel leaves out the pairs above the diagonal
+_MASKED = 1.5  # a mask of its own: all pairs, and a slower kernel
+_COPIED = 50.0  # what moving one number through memory costs, in operations
+_PASS_TOKENS = 32  # what starting a forward pass costs, in tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Operations a layer: `token` for each token, `pair` for each (query, key); `start` for each forward pass; `copy`
+    for each token of a prompt whose keys and values are copied to one of its completions."""
+
+    token: float
+    pair: float
+    start: float
+    copy: float
+
+    def causal(self, rows: int, width: int) -> float:
+        """Plain rows, padded on the right."""
+        return rows * (self.token * width + _CAUSAL * self.pair * width * width)
+
+    def masked(self, rows: int, width: int, before: int = 0) -> float:
+        """Rows with a mask of their own, after `before` tokens whose keys and values are known."""
+        return rows * (self.token * width + _MASKED * self.pair * width * (width + before) + self.copy * before)
+
+
+def cost_model(config: Any) -> CostModel:
+    """The cost model of a transformers config (its text part)."""
+    hidden = config.hidden_size
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    experts = getattr(config, "num_experts_per_tok", None) or 1
+    weights = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * inner * experts
+    token = 2.0 * weights
+    return CostModel(
+        token=token, pair=4.0 * heads * head_dim, start=_PASS_TOKENS * token, copy=8.0 * kv_heads * head_dim
+    )
