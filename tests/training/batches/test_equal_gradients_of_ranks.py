@@ -1,0 +1,92 @@
+"""Two training processes have the gradient that TRL's trainer has in one process with all their rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.batches.gradients_of_ranks import SCENARIOS, Scenario, generations
+from tests.training.batches.policies import build_policy
+
+pytestmark = pytest.mark.torch
+ROOT = Path(__file__).resolve().parents[3]
+TOLERANCE = 1e-5
+REPLICATED = [name for name, scenario in SCENARIOS.items() if not scenario.sharded and scenario.savings is not None]
+SHARDED = [name for name, scenario in SCENARIOS.items() if scenario.sharded]
+Trained = Callable[[str, int], Any]
+
+
+def run(names: Sequence[str], folder: Path) -> Trained:
+    """Train these scenarios in two processes. (name, rank) -> the windows of a rank."""
+    import torch
+
+    policy = build_policy("llama", folder / "policy")
+    script = Path(__file__).with_name("gradients_of_ranks.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [*command, str(policy), str(folder), *names], env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return lambda name, rank: torch.load(folder / f"{name}-{rank}.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def replicated(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return run([name for name, each in SCENARIOS.items() if not each.sharded], tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return run(SHARDED, tmp_path_factory.mktemp("shards"))
+
+
+def in_one_process(scenario: Scenario, folder: Path) -> list[Any]:
+    """TRL's windows of all rows, each as one micro-batch."""
+    from tests.training.batches.windows import arguments, drive, stock_trainer
+
+    case, policy = scenario.case, build_policy("llama", folder / "policy")
+    settings = arguments(folder / "out", **{**case.settings, **case.whole_batches})
+    trainer = stock_trainer(policy, settings, prompts=case.ragged.groups * case.generations)
+    return drive(trainer, generations(scenario, policy))
+
+
+def compare(name: str, trained: Trained, folder: Path) -> None:
+    """A scenario against its measure, on both ranks."""
+    from tests.training.batches.windows import relative_error
+
+    scenario = SCENARIOS[name]
+    if scenario.case.whole:
+        windows = in_one_process(scenario, folder)
+        theirs = [(window.gradient, window.logs["loss"]) for window in windows]
+    else:
+        theirs = [(window["gradient"], window["loss"]) for window in trained(f"{name}-of-trl", 0)]
+    for rank in (0, 1):
+        mine = trained(name, rank)
+        assert len(mine) == len(theirs)
+        for window, (gradient, loss) in zip(mine, theirs, strict=True):
+            assert gradient.any()
+            assert relative_error(window["gradient"], gradient) <= TOLERANCE
+            assert window["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-6)
+    for one, other in zip(trained(name, 0), trained(name, 1), strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], nan_ok=True), "both ranks log the same"
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+def test_replicated(replicated: Trained, tmp_path: Path, name: str) -> None:
+    compare(name, replicated, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARDED)
+def test_sharded(sharded: Trained, tmp_path: Path, name: str) -> None:
+    compare(name, sharded, tmp_path)
