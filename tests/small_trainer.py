@@ -44,6 +44,11 @@ def vowels(completions: list[str], **_: Any) -> list[float]:
     return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
 
 
+def coarse_vowels(completions: list[str], **_: Any) -> list[float]:
+    """A reward that is the same for a whole group now and then: whether there are more than two vowels."""
+    return [float(sum(letter in "aeiou" for letter in text) > 2) for text in completions]
+
+
 def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
     """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness` of the trainer. It
     evaluates on `evaluated` rows."""

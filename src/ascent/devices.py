@@ -101,6 +101,13 @@ def supports_bf16() -> bool:
     return bool(accelerator is not None and accelerator.is_bf16_supported())
 
 
+def use_in_thread(device: torch.device) -> None:
+    """Make this the device of the current thread, which would use the first one otherwise. The CPU needs nothing."""
+    accelerator = module(device.type) if device.type in ("npu", "cuda") else None
+    if accelerator is not None:
+        accelerator.set_device(device.index or 0)
+
+
 def synchronize() -> None:
     """Wait for queued work, so that wall-clock times mean something. No-op on CPU."""
     accelerator = module(kind())

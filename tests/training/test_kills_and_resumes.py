@@ -10,7 +10,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ascent.types import Completion
 pytestmark = pytest.mark.torch
 IN_THE_DEFAULT_RUN = 2
 ALL = 60
+ALL_DYNAMIC = 24
 Sampled = tuple[str, tuple[int, ...]]  # of which group, and its tokens
 
 
@@ -37,6 +38,7 @@ class Plan:
     trainer: dict[str, Any]
     tracking: dict[str, Any]
     kills: tuple[int, ...]
+    rewards: tuple[Any, ...] = ("code", {"function": "tests.small_trainer:vowels"})
 
     @classmethod
     def of(cls, number: int) -> Plan:
@@ -69,6 +71,15 @@ class Plan:
         tracking = {"evaluate": draw.random() < 0.7, "eval_samples": draw.choice([1, 3])}
         return cls(trainer, tracking, tuple(draw.randrange(110) for _ in range(draw.choice([1, 2, 3]))))
 
+    @classmethod
+    def with_dynamic_sampling(cls, number: int) -> Plan:
+        """Groups are replaced, too: with the code reward alone most of them have no signal."""
+        draw = random.Random(f"dynamic/{number}")
+        more = {"max_resample_factor": draw.choice([2.0, 3.5, 6.0]), "curriculum": draw.random() < 0.5}
+        plan = cls.of(number)
+        rewards = ("code",) if draw.random() < 0.5 else ({"function": "tests.small_trainer:coarse_vowels"},)
+        return replace(plan, trainer=plan.trainer | more, rewards=rewards)
+
 
 class Runs:
     """Runs of one plan: `sampled` counts what the engine has given."""
@@ -91,7 +102,7 @@ class Runs:
             {
                 "model": {"path": str(self.model)},
                 "tasks": {"train": str(self.tasks), "held_out": 2},
-                "reward": {"functions": ["code", {"function": "tests.small_trainer:vowels"}]},
+                "reward": {"functions": list(self.plan.rewards)},
                 "rollout": {"engine": "transformers"},
                 "sandbox": {"require": "none", "slots": 1},
                 "tracking": {"folder": str(self.folder), "name": name, **self.plan.tracking},
@@ -110,10 +121,25 @@ class Runs:
 def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_never_killed(
     number: int, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check(Plan.of(number), Runs(Plan.of(number), tiny_policy(), task_file, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, ALL_DYNAMIC))]
+)
+def test_so_is_one_that_replaces_groups_without_signal(
+    number: int, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan.with_dynamic_sampling(number)
+    run = check(plan, Runs(plan, tiny_policy(), task_file, tmp_path, monkeypatch))
+    assert any(line.get("sampling/groups_dropped") for line in read_json_lines(run.metrics)), "nothing was replaced"
+
+
+def check(plan: Plan, runs: Runs) -> RunDirectory:
+    """The run of the plan without kills, and with them."""
     from ascent.training.run import train
 
-    plan = Plan.of(number)
-    runs = Runs(plan, tiny_policy(), task_file, tmp_path, monkeypatch)
+    tmp_path = runs.folder
     whole, settings = runs.make("run")
     train(settings, whole)
     assert in_files(whole) == runs.sampled, "a completion is lost, or kept twice"
@@ -138,6 +164,7 @@ def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_never_killed(
         best = int("load_best_model_at_end" in plan.trainer)
         left_by_a_kill = 1  # after the last one was complete, before the others were deleted
         assert len(list(run.checkpoints.glob("checkpoint-*"))) <= limit + best + left_by_a_kill
+    return run
 
 
 def in_files(run: RunDirectory) -> Counter[Sampled]:

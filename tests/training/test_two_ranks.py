@@ -61,3 +61,32 @@ def test_both_ranks_end_alike(
         for ending in (first, second):
             assert ending["agreed"]
             assert (ending["step"], ending["kept"]) == (step, True), "the last whole step is kept"
+
+
+def test_ranks_that_replace_different_numbers_of_groups_go_on_together(endings: dict[str, list[Any]]) -> None:
+    """Each fills its own part; what both drew makes whole passes over the dataset, and a resumed run draws the same."""
+    first, second = endings["drawn"]
+    metrics = first["metrics"]
+    assert [step["frac_reward_zero_std"] for step in metrics] == [0, 0, 0, 0]
+    assert len({len(rank["groups"]) for rank in (first, second)}) == 2, "both drew as many"
+    drawn = sum(step["sampling/groups_drawn"] for step in metrics)
+    assert drawn * 4 == sum(len(rank["groups"]) for rank in (first, second))
+    assert not {group for group, *_ in first["groups"]} & {group for group, *_ in second["groups"]}
+    for rank in (first, second):
+        assert sum(kept for _, _, kept, _ in rank["groups"]) == 4 * 8
+        begins = [int(group.split("-")[0]) for group, *_ in rank["groups"]]
+        assert rank["resumed"] == [each for each, begin in zip(rank["groups"], begins, strict=True) if begin >= 2]
+
+
+def test_a_reward_that_fails_on_one_rank_ends_both(endings: dict[str, list[Any]]) -> None:
+    first, second = endings["reward-fails"]
+    assert first["message"] == second["message"]
+    assert "ValueError: not here" in first["message"]
+    assert first["agreed"]
+    assert second["agreed"]
+
+
+def test_groups_that_are_spread_over_ranks_are_refused(endings: dict[str, list[Any]]) -> None:
+    for ending in endings["spread"]:
+        assert "2 completions of a generation" in ending["message"]
+        assert "not whole groups of 4" in ending["message"]

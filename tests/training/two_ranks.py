@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.rollout.fake_servers import FakeServer, PostsOnce, address_of
 from tests.small_trainer import make_trainer
+from tests.training import drawing_on_two_ranks
 
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.service import record
@@ -192,6 +193,8 @@ def main() -> None:
     dies_between_two_submits()
     transport_is_missing()
     lost_here_and_updating_there()
+    for scenario in (drawing_on_two_ranks.drawn, drawing_on_two_ranks.fails, drawing_on_two_ranks.spread):
+        scenario(POLICY, FOLDER, RANK, write)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,13 @@ _OWN = (
     Field("max_tool_calling_iterations", "PATH", "with `tools` or `environment_factory`"),
     Field("plain", "PATH", "Ascent's own: asks for it", usual=False),
     Field("seeded_sampling", "ENGINE", "Ascent's own: a seed for every completion", VLLM, usual=True),
+    Field("max_resample_factor", "ENGINE", "Ascent's own: groups without signal are replaced", usual=1.0),
+    Field(
+        "max_surplus_age", "ENGINE", "Ascent's own, with the above: how old groups sampled in advance may be", usual=0
+    ),
+    Field(
+        "curriculum", "ENGINE", "Ascent's own, with the above: seldom draws what is always or never solved", usual=False
+    ),
 )
 _STEP = (
     Field("max_tokens_per_batch", "STEP", "sub-batches of at most so many tokens", usual="auto"),

@@ -40,6 +40,16 @@ class DroppableReward(Protocol):
 
 
 @runtime_checkable
+class WatchedReward(Protocol):
+    """A reward function that says when a completion's reward can be given without waiting."""
+
+    def watch(self, row: Mapping[str, Any], text: str) -> Callable[[], bool]:
+        """What tells, at once and in any thread, whether it can for a completion of the dataset's `row` that was
+        started."""
+        ...
+
+
+@runtime_checkable
 class ScoredReward(Protocol):
     """A reward function that says how each reward came about."""
 
@@ -69,3 +79,9 @@ def drop_rewards(functions: Sequence[Any], row: Mapping[str, Any], text: str) ->
     for function in functions:
         if isinstance(function, DroppableReward):
             function.drop(row, text)
+
+
+def watch_rewards(functions: Sequence[Any], row: Mapping[str, Any], text: str) -> list[Callable[[], bool]]:
+    """What tells whether the rewards of a completion that was started can be given without waiting, of those of the
+    reward functions that say so."""
+    return [function.watch(row, text) for function in functions if isinstance(function, WatchedReward)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -111,6 +111,10 @@ class CodeReward:
     def drop(self, row: Mapping[str, Any], text: str) -> None:
         """A completion that was started won't be asked for (see DroppableReward)."""
         self._let_go([(row["task_id"], self.program(row["task_id"], text))])
+
+    def watch(self, row: Mapping[str, Any], text: str) -> Callable[[], bool]:
+        """Whether the verdict on a completion that was started is there (see WatchedReward)."""
+        return self._verdict(row["task_id"], self.program(row["task_id"], text)).done
 
     def __call__(self, completions: Sequence[Completion], task_id: Sequence[str], **columns: Any) -> list[float | None]:
         """The reward of each completion (TRL's signature); also kept, with verdicts, in `scores`."""

@@ -17,6 +17,13 @@ class GRPOConfig(TRLConfig):
     seeded_sampling: give every completion of the vLLM engine its own seed, made of `seed`, the generation and its
         place in the batch, so that a run repeats however completions are batched or spread over processes. Off by
         default: vLLM draws for each such completion apart, which costs up to half of the sampling's speed on CPU.
+    max_resample_factor: above 1, groups whose scores are all equal are replaced by groups of further prompts (dynamic
+        sampling, DAPO), until so many times the samples of a generation have been drawn. Prompts then come from an
+        order of their own. 1.0 (default) trains on what was drawn.
+    max_surplus_age: with dynamic sampling, as many more groups are asked for at once as the last generations let
+        expect to be without signal; what is too much is trained on later, up to so many optimizer steps after the
+        weights that sampled it. 0 (default) asks for no more than is known to be needed.
+    curriculum: with dynamic sampling, tasks whose last groups were all solved, or all unsolved, are drawn seldom.
 
     What a step leaves out, each with the same gradients as TRL's loss of the whole optimizer step as one micro-batch:
 
@@ -34,6 +41,13 @@ class GRPOConfig(TRLConfig):
     seeded_sampling: bool = field(
         default=False, metadata={"help": "Give every completion of the vLLM engine a seed of its own."}
     )
+    max_resample_factor: float = field(
+        default=1.0, metadata={"help": "Replace groups without signal; at most so many times a generation is drawn."}
+    )
+    max_surplus_age: int = field(
+        default=0, metadata={"help": "Groups sampled in advance may be so many optimizer steps old."}
+    )
+    curriculum: bool = field(default=False, metadata={"help": "Seldom draw what is always or never solved."})
     max_tokens_per_batch: int | str | None = field(
         default="auto", metadata={"help": "Tokens of a sub-batch: a number, 'auto', or None for TRL's micro-batches."}
     )

@@ -72,3 +72,8 @@ def _for_vllm(trainer: Any) -> dict[str, Any]:
             )
         settings["structured_outputs"] = {"regex": args.vllm_structured_outputs_regex}
     return settings
+
+
+def completion_seed(trainer: Any) -> int | None:
+    """What the seeds of a trainer's completions are made of; None where they have none."""
+    return trainer.args.seed if trainer.use_vllm and getattr(trainer.args, "seeded_sampling", False) else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -32,10 +33,14 @@ from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
 from ascent.training.arguments import default_arguments, own_setting
+from ascent.training.batches import drawing
+from ascent.training.batches.building import refill_for
 from ascent.training.batches.correction import Corrected, without_old_pass
+from ascent.training.batches.refill import Refill
 from ascent.training.batches.settings import StepBatches, step_batches
 from ascent.training.batches.signal import without_signal
-from ascent.training.checkpoint import buffered, sampled_ahead
+from ascent.training.batches.state import RefillState
+from ascent.training.checkpoint import buffered, drawn, sampled_ahead
 from ascent.training.checkpoint.saving import saving
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import (
@@ -53,7 +58,7 @@ from ascent.training.records.generations import Generations
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
 from ascent.training.records.step_metrics import StepMetrics, gained, seen
-from ascent.training.sampling_settings import sampling_settings
+from ascent.training.sampling_settings import completion_seed, sampling_settings
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
@@ -145,6 +150,8 @@ class GRPOTrainer(Updating):
         self._resume_slices: list[buffered.Slice] | None = None  # what the resume point's generation is made of
         self._looks_ahead = staleness > 0
         self._lookahead: Lookahead | None = None
+        self._refill: Refill | None = None
+        self._resume_refill: RefillState | None = None
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         self._batches = StepBatches(None, None)
@@ -160,6 +167,7 @@ class GRPOTrainer(Updating):
             self._sampler = sampler_for(self, self.engine, verify=verify)
             self._difference_check = difference_check(self, self.engine, verify=verify)
             self._biased_by = tell_bias(self)
+            self._refill = refill_for(self)
             self.add_callback(OrderOfLaterEpochs())
             self.accelerator.wait_for_everyone()
 
@@ -185,6 +193,7 @@ class GRPOTrainer(Updating):
         number, step, rank = self._generation, self.state.global_step + 1, self.accelerator.process_index
         self._batch = evaluation.batch(inputs) if evaluation else BatchRecord(inputs, str(number), number, step, rank)
         self._batch.biased_by = self._biased_by
+        inputs = drawing.rows(self, self._batch, inputs)
         late = evaluation is None and self._batches.correction is not None
         with without_old_pass(self) if late else contextlib.nullcontext():
             output = super()._generate_and_score_completions(inputs)
@@ -218,13 +227,7 @@ class GRPOTrainer(Updating):
                 "Set plain=True in GRPOConfig to take TRL's own path.",
             )
         assert self._batch is not None
-        batch, rows = self._batch, self._batch.rows
-        batch.groups = self._groups(prompt_ids, rows, num_generations, batch.label, **batch.place)
-        batch.completions = completions = self.sample(batch.groups)
-        if batch.evaluation is None:
-            batch.dropped = self._sampler.take_dropped()
-            if self._looks_ahead:
-                self._sample_ahead(rows, num_generations)
+        completions = drawing.sample(self, self._batch, prompt_ids, num_generations)
         logps = [completion.logps.tolist() for completion in completions] if self.use_vllm else None
         return [completion.token_ids.tolist() for completion in completions], logps
 
@@ -247,21 +250,10 @@ class GRPOTrainer(Updating):
             self.sampling(),
             label=label,
             rank=self.accelerator.process_index,
-            seed=self.args.seed if self.use_vllm and getattr(self.args, "seeded_sampling", False) else None,
+            seed=completion_seed(self),
             rows=rows,
             **place,
         )
-
-    def _sample_ahead(self, rows: Sequence[dict[str, Any]], num_generations: int) -> None:
-        """Begin to sample the next generation of this epoch, if there is one to be trained on."""
-        distance = self._generate_every - self._step % self._generate_every
-        last = self.state.max_steps * self.args.gradient_accumulation_steps
-        if self._lookahead is None or self._step + distance >= last:
-            return
-        following = self._lookahead.after(rows, distance)
-        if following is not None:
-            prompt_ids = self._prompt_ids(following)
-            self._sampler.sample_ahead(self._groups(prompt_ids, following, num_generations, str(self._generation + 1)))
 
     def _prompt_ids(self, rows: Iterable[dict[str, Any]]) -> list[list[int]]:
         prompt_ids: list[list[int]] = self._tokenize_prompts([row["prompt"] for row in rows])[0]
@@ -300,8 +292,9 @@ class GRPOTrainer(Updating):
     # ---- rewards, log-probabilities and loss -----------------------------------------------------------------------
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        call = functools.partial(super()._calculate_rewards, inputs, prompts, completions, completion_ids_list)
         with self._clock.phase("reward_exposed"):
-            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            rewards = drawing.rewards(self, self._batch, completions, call)
         if (batch := self._batch) is None:
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
@@ -311,7 +304,7 @@ class GRPOTrainer(Updating):
             silent = without_signal(rewards, self.reward_weights, self.num_generations or 1, each_function=apart)
             batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
         for reward in list[Any](self.reward_funcs):
-            if isinstance(reward, ScoredReward):
+            if isinstance(reward, ScoredReward) and batch.filled is None:
                 batch.scores = reward.scores
                 self._reward_seconds += reward.seconds if batch.evaluation is None else 0.0
         return rewards
@@ -328,6 +321,7 @@ class GRPOTrainer(Updating):
             self._recorded_step = self.state.global_step
             self._resume_point = RunState(self._generation, self._step, self.state.global_step)
             self._resume_slices = self._buffered_inputs if self._step % self._generate_every else None
+            self._resume_refill = self._refill.state if self._refill is not None else None
             self._finish_step(grad_norm)
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
         self._step_metrics.logged(self._metrics["train"])
@@ -361,6 +355,7 @@ class GRPOTrainer(Updating):
                 sampled_ahead.save(folder, self.args.process_index, ahead)
             if self._resume_slices is not None and not self._plain:
                 buffered.save(folder, self._resume_slices, self.args)
+            drawn.save(folder, self._refill, self._resume_refill)
             super()._save_checkpoint(model, trial)
         self._saved_step = self.state.global_step
 
@@ -382,6 +377,7 @@ class GRPOTrainer(Updating):
             self._saved_step, self._evaluations.done = state.step, max(state.evaluations, self._evaluations.done)
             if not self._plain:
                 ranks = self.agreement.ranks
+                self._resume_refill = drawn.load(Path(checkpoint), self._refill, tell=print_on_stderr)
                 self._sampler.keep(sampled_ahead.load(Path(checkpoint), ranks.rank))
                 if state.micro_step % self._generate_every:
                     self._resume_slices = buffered.load(Path(checkpoint), self.args, ranks, tell=print_on_stderr)

@@ -17,9 +17,9 @@ from typing import Any
 TRL_VERSION = "1.16"
 # method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating` or `trainer`
 OVERRIDDEN: dict[str, str] = {
-    "_generate_and_score_completions": "knows the rows of a batch before it is sampled; records its completions",
+    "_generate_and_score_completions": "knows the rows of a batch first, or chooses them; records its completions",
     "_generate_single_turn": "samples with Ascent's engine and starts rewards; takes TRL's place",
-    "_calculate_rewards": "timed; keeps each reward for the records",
+    "_calculate_rewards": "timed; keeps each reward for the records; hands out those that dynamic sampling took",
     "_get_per_token_logps_and_entropies": "timed; the training forward's also correct against the sampler",
     "_prepare_inputs": "a sub-batch is prepared already",
     "get_batch_samples": "with staleness, knows the next generation's rows; none beyond the last step",

@@ -21,6 +21,7 @@ from ascent.algorithms.grpo import GRPO
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.config import trl_fields
 from ascent.errors import InputError
+from ascent.training.batches.building import wants_refill
 
 _ONLY_TRL = ("tools", "rollout_func", "environment_factory")
 _LOST = (
@@ -47,9 +48,12 @@ def takes_trl_path(
     if not reasons and not getattr(args, "plain", False):
         return False
     why = " and ".join(reasons) or "plain=True"
-    asked = {"engine": engine is not None, "staleness": staleness > 0, "algorithm": not isinstance(algorithm, GRPO)}
-    if algorithm is None:
-        asked["algorithm"] = False
+    asked = {
+        "engine": engine is not None,
+        "staleness": staleness > 0,
+        "algorithm": algorithm is not None and not isinstance(algorithm, GRPO),
+        "max_resample_factor": wants_refill(args),
+    }
     lost = [name for name, given in asked.items() if given]
     if lost:
         raise InputError(

@@ -1,1 +1,1 @@
-"""What is trained on in one optimizer step, so that no work is done without effect."""
+"""What is trained on in one optimizer step: which groups, and how they are cut for the update."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,12 @@ _OTHERS = ("group_id", "index", "finish_reason", "weight_version")
 def save(checkpoint: Path, rank: int, completions: Sequence[Completion]) -> None:
     """Write a rank's completions into a checkpoint's folder, which need not exist yet."""
     checkpoint.mkdir(parents=True, exist_ok=True)
+    tensors, rows = packed(completions)
+    save_file(tensors, _file(checkpoint, rank), metadata={"ascent.ahead": json.dumps(rows)})
+
+
+def packed(completions: Sequence[Completion]) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
+    """Completions as tensors for a safetensors file, and what else they hold, for JSON."""
     numbers: dict[tuple[int, ...], int] = {}  # of the prompts
     rows = [
         {
@@ -48,7 +54,7 @@ def save(checkpoint: Path, rank: int, completions: Sequence[Completion]) -> None
         **_joined("token", "token_ids", [each.token_ids for each in completions]),
         **_joined("logp", "logps", [each.logps for each in completions]),
     }
-    save_file(tensors, _file(checkpoint, rank), metadata={"ascent.ahead": json.dumps(rows)})
+    return tensors, rows
 
 
 def load(checkpoint: Path, rank: int) -> list[Completion]:
@@ -77,11 +83,15 @@ def _joined(kind: str, name: str, arrays: Sequence[NDArray[Any]]) -> dict[str, N
 
 def _read(file: Path) -> list[Completion]:
     with safe_open(file, framework="numpy") as opened:
-        rows = json.loads(opened.metadata()["ascent.ahead"])
-        prompts, token_ids, logps = (
-            np.split(opened.get_tensor(name), opened.get_tensor(f"{kind}_lengths").cumsum())[:-1]
-            for kind, name in (("prompt", "prompt_ids"), ("token", "token_ids"), ("logp", "logps"))
-        )
+        return unpacked(opened.get_tensor, json.loads(opened.metadata()["ascent.ahead"]))
+
+
+def unpacked(tensor: Callable[[str], NDArray[Any]], rows: Sequence[Mapping[str, Any]]) -> list[Completion]:
+    """The completions that were `packed`; `tensor` gives one of their tensors by its name."""
+    prompts, token_ids, logps = (
+        np.split(tensor(name), tensor(f"{kind}_lengths").cumsum())[:-1]
+        for kind, name in (("prompt", "prompt_ids"), ("token", "token_ids"), ("logp", "logps"))
+    )
     prompt_ids = [tuple(prompt.tolist()) for prompt in prompts]
     return [
         _completion(row, prompt_ids[row["prompt"]], ids, at)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ascent.tracking.rollouts import RolloutRecord
+from ascent.training.batches.filled import Filled, completions_of, places_of, rows_of, scores_of
+from ascent.training.batches.scored_group import ScoredGroup
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion, Score
 
@@ -19,7 +23,7 @@ OUT_OF_BOUNDS = "importance ratio out of bounds (vllm_importance_sampling_mode)"
 class BatchRecord:
     """Filled in the order of a generation: rows, groups, completions, texts, rewards, advantages."""
 
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[dict[str, Any]]  # of the completions
     label: str  # names the generation in ids: "12"; the evaluation: "eval-3", "eval-3-greedy", "eval-3-sampled"
     generation: int
     step: int
@@ -36,15 +40,32 @@ class BatchRecord:
     totals: list[float | None] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
     scores: Sequence[Score] = ()  # of a reward function that gives verdicts; empty without one
+    fetched: Sequence[dict[str, Any]] = ()  # what the dataloader gave; with dynamic sampling it is only counted
     biased_by: tuple[str, ...] = ()  # sampling settings that bias its importance ratios
     dropped: int = 0  # completions that were sampled ahead for this batch and not asked for
     masked: dict[int, str] = field(default_factory=dict)  # by place: why a completion is not trained on
     silent: Any = None  # (B,) bool: those of groups whose scores are equal; None before they are scored
+    filled: Filled | None = None  # with dynamic sampling: the groups that were drawn, sampled and scored already
+    unchosen: BatchRecord | None = None  # those of them that were dropped
 
     @property
     def place(self) -> dict[str, Any]:
         """Where it stands in its generation or evaluation (`group_requests`)."""
         return {"draws": self.draws, "first": self.first_of_all}
+
+    def fill(self, filled: Filled) -> None:
+        """Take the groups that dynamic sampling chose."""
+        self.filled = filled
+        self._take_groups(filled.chosen)
+        if filled.dropped:
+            self.unchosen = replace(self, first=len(self.completions), filled=None)
+            self.unchosen._take_groups([group for group, _ in filled.dropped])
+            reasons = [why for group, why in filled.dropped for _ in group.completions]
+            self.unchosen.advantages, self.unchosen.masked = [None] * len(reasons), dict(enumerate(reasons))
+
+    def _take_groups(self, groups: Sequence[ScoredGroup]) -> None:
+        self.rows, self.groups = rows_of(groups), places_of(groups)
+        self.completions, self.scores = completions_of(groups), scores_of(groups)
 
     def take_rewards(
         self, prompts: Sequence[Any], texts: Sequence[Any], rewards_BF: Any, weights_F: Any, names: Sequence[str]
@@ -57,14 +78,23 @@ class BatchRecord:
         self.rewards = [
             {name: none_if_nan(value) for name, value in zip(names, row, strict=True)} for row in rewards_BF.tolist()
         ]
+        if self.filled is not None and self.unchosen is not None:
+            groups = [group for group, _ in self.filled.dropped]
+            answers = [answer for group in groups for answer in group.answers]
+            rewards = torch.cat([group.rewards.by_function for group in groups])
+            self.unchosen.take_rewards(
+                [row["prompt"] for row in self.unchosen.rows], answers, rewards, weights_F, names
+            )
 
     def records(self, run_name: str) -> list[RolloutRecord]:
-        """One record a completion. Empty when the batch was not sampled by Ascent's engine."""
+        """One record a completion, those of dropped groups last. Empty when the batch was not sampled by Ascent's
+        engine."""
         places = [(group, index) for group in self.groups for index in range(group.request.n)]
-        return [
+        records = [
             self._record(place, group, index, f"{run_name}/{self.label}/{self.rank}/{self.first + place}")
             for place, (group, index) in enumerate(places)
         ]
+        return records if self.unchosen is None else records + self.unchosen.records(run_name)
 
     def _record(self, place: int, group: LocalGroup, index: int, sample_id: str) -> RolloutRecord:
         completion = self.completions[place]

@@ -9,18 +9,49 @@ An example with two groups of two, the second of which a restarted server must s
                                                  ... the sampler brings the weights, group 1 is sampled again ...
     run()                                        arrived(2, ...), arrived(3, ...); complete: True
     completions()                                all four, by their places in the local batch: 0, 1, 2, 3
+
+With `further` (dynamic sampling) groups are added while it runs: it is told of every completion, and asked after each
+look at the engine which groups are wanted now. The flight is complete when it says that it is done.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from ascent.rollout.engine import RolloutEngine
 from ascent.training.step.agreement import ENDING, WEIGHTS
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion
+
+
+class Further(Protocol):
+    """Which groups a flight takes after its first. Called by the thread that runs the flight."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no further group will be wanted."""
+        ...
+
+    def arrived(self, group: LocalGroup, completion: Completion, text: str) -> None:
+        """A completion has come back; `text` is what it says."""
+        ...
+
+    def wanted(self, *, wait: bool) -> Sequence[LocalGroup]:
+        """The groups that are to be sampled now. With `wait`, for there is nothing else to do, it may take a moment to
+        see. Raises what scoring raised."""
+        ...
+
+    def only(self, completions: Sequence[Completion]) -> bool:
+        """Whether these completions are all of its first groups'; it wants no others then."""
+        ...
+
+    def forget(self) -> None:
+        """What has come back won't be asked for."""
+        ...
 
 
 class Flight:
@@ -33,41 +64,44 @@ class Flight:
         self,
         engine: RolloutEngine,
         groups: Sequence[LocalGroup],
-        arrived: Callable[[int, Completion], None],
+        arrived: Callable[[LocalGroup, Completion], None],
         is_called: Callable[[], str | None] = lambda: None,
         steps_of: Callable[[int], int] = lambda version: version,
         already_sampled: Sequence[Completion] = (),
+        further: Further | None = None,
     ) -> None:
-        """`arrived(place, completion)` is called for each completion as it ends, with its place in the local batch.
-        `is_called` says whether another rank waits for this one (see `Agreement.is_called`). `steps_of` gives the
-        optimizer steps behind one of the engine's versions, which is what completions carry from here on.
+        """`arrived` is called for each completion as it ends, with its group. `is_called` says whether another rank
+        waits for this one (see `Agreement.is_called`). `steps_of` gives the optimizer steps behind one of the engine's
+        versions, which is what completions carry from here on. `further` names groups that are to be sampled later.
 
-        Where completions were `already_sampled`, they must be those of `groups`, and nothing is asked of the engine.
+        Where completions were `already_sampled`, they must be those of all groups, and nothing is asked of the engine.
         Raises what `RolloutEngine.submit` raises.
         """
-        self.groups = list(groups)
+        self.asked = list(groups)  # at first
+        self.groups: list[LocalGroup] = []
+        self.further = further
         self.needs_weights = False  # how the last `run` ended
         self._engine, self._arrived, self._is_called, self._steps_of = engine, arrived, is_called, steps_of
-        self._places = {group.request.group_id: group.first for group in groups}
-        self._total = sum(group.request.n for group in groups)
+        self._of_id: dict[str, LocalGroup] = {}
+        self._total = 0
         self._completions: dict[int, Completion] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._kept: dict[str, list[Completion]] = {}
         for completion in already_sampled:
-            self._arrive(completion)
-        if not already_sampled:
-            engine.submit([group.request for group in groups])
+            self._kept.setdefault(completion.group_id, []).append(completion)
+        self._add(groups)
 
     @property
     def complete(self) -> bool:
         """Whether every completion has come back."""
-        return len(self._completions) == self._total
+        return len(self._completions) == self._total and (self.further is None or self.further.done)
 
     def run(self) -> None:
         """Take completions until all have come back, until the engine needs weights before it can go on, or until
         another rank ends.
 
-        Raises what the engine raised, also in the thread of `start`.
+        Raises what the engine or `further` raised, also in the thread of `start`.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -80,6 +114,8 @@ class Flight:
                 return
             for completion in self._engine.poll():
                 self._arrive(replace(completion, weight_version=self._steps_of(completion.weight_version)))
+            if self.further is not None:
+                self._add(self.further.wanted(wait=self._engine.unfinished() == 0))
 
     def start(self) -> None:
         """`run` beside this thread."""
@@ -99,13 +135,23 @@ class Flight:
 
     def arrived(self) -> list[tuple[LocalGroup, Completion]]:
         """What has come back so far, each with its group."""
-        groups = {group.request.group_id: group for group in self.groups}
-        return [(groups[completion.group_id], completion) for completion in self._completions.values()]
+        return [(self._of_id[completion.group_id], completion) for completion in self._completions.values()]
+
+    def _add(self, groups: Sequence[LocalGroup]) -> None:
+        """Ask for groups; those that a checkpoint kept come back at once."""
+        self.groups += groups
+        self._of_id |= {group.request.group_id: group for group in groups}
+        self._total += sum(group.request.n for group in groups)
+        kept = [self._kept.pop(group.request.group_id, None) for group in groups]
+        if new := [group.request for group, known in zip(groups, kept, strict=True) if known is None]:
+            self._engine.submit(new)
+        for completion in itertools.chain.from_iterable(known or () for known in kept):
+            self._arrive(completion)
 
     def _arrive(self, completion: Completion) -> None:
-        place = self._places[completion.group_id] + completion.index
-        self._completions[place] = completion
-        self._arrived(place, completion)
+        group = self._of_id[completion.group_id]
+        self._completions[group.first + completion.index] = completion
+        self._arrived(group, completion)
 
     def _run_kept(self) -> None:
         try:

@@ -61,12 +61,41 @@ def group_requests(
                 )
             groups[-1] = replace(previous, request=replace(previous.request, n=previous.request.n + 1))
             continue
-        base = None if seed is None else _group_seed(seed, f"{draws or label}-{number}") + offset
+        base = None if seed is None else group_seed(seed, f"{draws or label}-{number}") + offset
         request = RolloutRequest(group_id, tuple(prompt), 1, sampling, base)
         groups.append(LocalGroup(request, position, offset, rows[position] if rows is not None else {}))
     return groups
 
 
-def _group_seed(seed: int, group_id: str) -> int:
+def whole_groups(
+    prompts: Sequence[Sequence[int]],
+    num_generations: int,
+    sampling: Sampling,
+    *,
+    label: str,
+    rank: int,
+    ranks: int,
+    seed: int | None,
+    rows: Sequence[Mapping[str, Any]],
+) -> list[LocalGroup]:
+    """One whole group a prompt, all on this rank: group k of rank r is number `k * ranks + r` of generation `label`."""
+    return [
+        LocalGroup(
+            RolloutRequest(
+                group_id := f"{label}-{number * ranks + rank}",
+                tuple(prompt),
+                num_generations,
+                sampling,
+                None if seed is None else group_seed(seed, group_id),
+            ),
+            first=number * num_generations,
+            offset=0,
+            row=row,
+        )
+        for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True))
+    ]
+
+
+def group_seed(seed: int, group_id: str) -> int:
     """48 bits made of the run's seed and the group, so that neighbouring seeds share no completions."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{group_id}".encode()).digest()[:6])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ascent.rollout.engine import Canary, RolloutEngine, WeightsLostError
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import StepClock
-from ascent.training.step.flight import Flight
+from ascent.training.step.flight import Flight, Further
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion, TokenIds
 
@@ -89,30 +89,33 @@ class Sampler:
             self.finish_ahead()  # it ends with the weights that it began with
             self._deliver(current, changed)
 
-    def sample(self, groups: Sequence[LocalGroup], receive: Receive | None = None) -> list[Completion]:
+    def sample(
+        self, groups: Sequence[LocalGroup], receive: Receive | None = None, further: Further | None = None
+    ) -> list[Completion]:
         """Sample all groups, or take them from what was sampled ahead. In order of their places in the local batch.
 
-        `receive` is called for each completion as it ends. Collective over all ranks, which go on or end alike: raises
-        what `Agreement.settle` raises.
+        `receive` is called for each completion as it ends; `further` says which groups are to be sampled after these
+        (see Flight). Collective over all ranks, which go on or end alike: raises what `Agreement.settle` raises.
         """
         flight, self._ahead = self._ahead, None
         if flight is not None:
             completions = self._finish(flight)
-            if flight.groups == list(groups):
+            if flight.asked == list(groups):
                 return completions
             self._ahead = flight  # what is asked for comes in between, such as an evaluation
         kept = self._from_checkpoint
         if kept is not None and self._agreement.ranks.any_rank(_means(groups, kept)):  # else this comes in between, too
             self._from_checkpoint = None
-            if not self._agreement.ranks.any_rank(not _answers(groups, kept)):
-                return self._finish(self._flight(groups, receive, kept))
+            answers = _answers(groups, kept) if further is None else further.only(kept)
+            if not self._agreement.ranks.any_rank(not answers):
+                return self._finish(self._flight(groups, receive, further, kept))
             self._dropped += len(kept)
-        return self._finish(self._launch(groups, receive))
+        return self._finish(self._launch(groups, receive, further))
 
-    def sample_ahead(self, groups: Sequence[LocalGroup]) -> None:
+    def sample_ahead(self, groups: Sequence[LocalGroup], further: Further | None = None) -> None:
         """Begin to sample what `sample` will ask for next, with the current weights."""
         self.drop_ahead()
-        self._ahead = self._launch(groups, None)
+        self._ahead = self._launch(groups, None, further)
         self._ahead.start()
 
     def finish_ahead(self) -> list[Completion]:
@@ -146,16 +149,19 @@ class Sampler:
     def _tell_dropped(self, flight: Flight | None) -> int:
         """Tell of each completion of a flight that has come back; how many these are."""
         arrived = flight.arrived() if flight is not None else []
-        for group, completion in arrived:
-            self._drop(group.row, self._decode(completion.token_ids))
+        if flight is not None and flight.further is not None:
+            flight.further.forget()
+        else:
+            for group, completion in arrived:
+                self._drop(group.row, self._decode(completion.token_ids))
         return len(arrived)
 
-    def _launch(self, groups: Sequence[LocalGroup], receive: Receive | None) -> Flight:
+    def _launch(self, groups: Sequence[LocalGroup], receive: Receive | None, further: Further | None) -> Flight:
         """Weights into the engine, and the groups after them. All ranks have launched, or all end."""
         self.sync()
         flight, failure = None, None
         try:
-            flight = self._flight(groups, receive)
+            flight = self._flight(groups, receive, further)
         except Exception as error:  # noqa: BLE001 - every rank raises it
             failure = error
         self._agreement.raise_on_all_ranks(failure)
@@ -163,22 +169,26 @@ class Sampler:
         return flight
 
     def _flight(
-        self, groups: Sequence[LocalGroup], receive: Receive | None, already_sampled: Sequence[Completion] = ()
+        self,
+        groups: Sequence[LocalGroup],
+        receive: Receive | None,
+        further: Further | None,
+        already_sampled: Sequence[Completion] = (),
     ) -> Flight:
-        total = sum(group.request.n for group in groups)
-        rows = [group.row for group in groups for _ in range(group.request.n)]
         receive = receive or self._receive
-        arrived = 0
+        arrived, total = 0, sum(group.request.n for group in groups)
 
-        def arrive(place: int, completion: Completion) -> None:
-            nonlocal arrived
-            arrived += 1
-            receive(place, rows[place], self._decode(completion.token_ids))
+        def arrive(group: LocalGroup, completion: Completion) -> None:
+            nonlocal arrived, total
+            arrived, text = arrived + 1, self._decode(completion.token_ids)
+            receive(group.first + completion.index, group.row, text)
+            if further is not None:
+                further.arrived(group, completion, text)
+            total = max(total, group.first + group.request.n)  # groups that were added have the last places
             self._progress(arrived, total)
 
-        return Flight(
-            self._engine, groups, arrive, self._agreement.is_called, self._deliveries.__getitem__, already_sampled
-        )
+        called, steps_of = self._agreement.is_called, self._deliveries.__getitem__
+        return Flight(self._engine, groups, arrive, called, steps_of, already_sampled, further)
 
     def _finish(self, flight: Flight) -> list[Completion]:
         """Wait for a flight, bringing weights to servers that lost theirs. All ranks go on or end alike."""

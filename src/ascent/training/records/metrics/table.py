@@ -9,6 +9,7 @@ import torch
 
 from ascent.training.records.batch import BatchRecord
 from ascent.training.records.metrics.biased_ratio import BIASED_RATIO
+from ascent.training.records.metrics.drawn_groups import DRAWN_GROUPS
 from ascent.training.records.metrics.dropped_completions import DROPPED_COMPLETIONS
 from ascent.training.records.metrics.pass_rate import PASS_RATE
 from ascent.training.records.metrics.staleness import STALENESS
@@ -18,6 +19,7 @@ METRICS = (
     STALENESS,
     DROPPED_COMPLETIONS,
     BIASED_RATIO,
+    *DRAWN_GROUPS,
 )
 
 
