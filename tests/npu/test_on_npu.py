@@ -37,6 +37,7 @@ TESTS = tuple(
         "training/test_trainer.py::test_unscorable_completions_are_masked_and_told",
         "training/test_trainer.py::test_resumed_training_is_the_same_training",
         "training/test_trainer.py::test_generations_that_feed_several_steps_resume_in_the_middle",
+        "training/batches/test_padding_free.py",
         "training/test_evaluations.py::test_a_training_does_not_notice_its_evaluations",
         "training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
     )

@@ -2,7 +2,8 @@
 
 Fields of TRL and of transformers that TRL's own code reads are as they always are (`TRL`). The others concern sampling,
 and there Ascent's engines take their place: `ENGINE` is taken, `REFUSED` is refused with its reason where it would be
-lost, `PATH` leads to TRL's own path, `NOTHING` has no meaning here. With `plain=True` everything is TRL's.
+lost, `PATH` leads to TRL's own path, `NOTHING` has no meaning here. `STEP` are Ascent's own, about the update. With
+`plain=True` everything is TRL's.
 
 Nothing heavy is imported: a configuration is checked before torch is.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Becomes = Literal["TRL", "ENGINE", "REFUSED", "PATH", "NOTHING"]
+Becomes = Literal["TRL", "ENGINE", "REFUSED", "PATH", "NOTHING", "STEP"]
 Engine = Literal["transformers", "colocate", "server"]  # which one samples; the last two are vLLM
 VLLM: tuple[Engine, ...] = ("colocate", "server")
 ALL: tuple[Engine, ...] = ("transformers", "colocate", "server")
@@ -89,6 +90,8 @@ _OWN = (
     Field("plain", "PATH", "Ascent's own: asks for it", usual=False),
     Field("seeded_sampling", "ENGINE", "Ascent's own: a seed for every completion", VLLM, usual=True),
 )
+# Ascent's own, about how a step is computed
+_STEP = (Field("packing", "STEP", "rows without padding: [training](training.md#without-padding)", usual="auto"),)
 # Names only, by what they are about: TRL's and transformers' code reads them, whichever engine samples.
 _OF_TRL = {
     "model": "model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout cast_lm_head_to_fp32 use_cache "
@@ -127,7 +130,11 @@ _OF_TRL = {
 }
 FIELDS: Mapping[str, Field] = {
     field.name: field
-    for field in (*_OWN, *(Field(name, "TRL", topic) for topic, names in _OF_TRL.items() for name in names.split()))
+    for field in (
+        *_OWN,
+        *_STEP,
+        *(Field(name, "TRL", topic) for topic, names in _OF_TRL.items() for name in names.split()),
+    )
 }
 # Keys of `generation_kwargs` that an engine can't be given -> why.
 REFUSED_KEYS: Mapping[Engine, Mapping[str, str]] = {
@@ -220,6 +227,14 @@ def page() -> str:
         "Together with `engine`, `staleness` or another `algorithm` they are refused.",
         "",
         "Images in prompts are refused when they are to be sampled; they take `plain=True`.",
+        "",
+        "## Ascent's own, about how a step is computed",
+        "",
+        "With TRL's own path they have no meaning.",
+        "",
+        "| field | default | |",
+        "|---|---|---|",
+        *(f"| `{field.name}` | `{field.usual!r}` | {field.how} |" for field in _STEP),
         "",
         "## Fields that TRL's own code reads",
         "",

@@ -17,12 +17,15 @@ class GRPOConfig(TRLConfig):
     seeded_sampling: give every completion of the vLLM engine its own seed, made of `seed`, the generation and its
         place in the batch, so that a run repeats however completions are batched or spread over processes. Off by
         default: vLLM draws for each such completion apart, which costs up to half of the sampling's speed on CPU.
+    packing: compute log-probabilities and the update of rows without padding ("on"; refused where a model's attention
+        would mix sequences), where that is exact ("auto"), or never ("off").
     """
 
     plain: bool = field(default=False, metadata={"help": "Run TRL's own path unchanged."})
     seeded_sampling: bool = field(
         default=False, metadata={"help": "Give every completion of the vLLM engine a seed of its own."}
     )
+    packing: str = field(default="auto", metadata={"help": "Rows without padding: auto, on or off."})
 
 
 def default_arguments(model: Any) -> GRPOConfig:
