@@ -91,7 +91,15 @@ _OWN = (
     Field("seeded_sampling", "ENGINE", "Ascent's own: a seed for every completion", VLLM, usual=True),
 )
 # Ascent's own, about how a step is computed
-_STEP = (Field("packing", "STEP", "rows without padding: [training](training.md#without-padding)", usual="auto"),)
+_STEP = (
+    Field("packing", "STEP", "rows without padding: [training](training.md#without-padding)", usual="auto"),
+    Field(
+        "stream_reward_models",
+        "STEP",
+        "reward models score completions as they end: [rewards](rewards.md#rewards-that-are-models)",
+        usual="auto",
+    ),
+)
 # Names only, by what they are about: TRL's and transformers' code reads them, whichever engine samples.
 _OF_TRL = {
     "model": "model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout cast_lm_head_to_fp32 use_cache "

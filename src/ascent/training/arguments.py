@@ -19,11 +19,16 @@ class GRPOConfig(TRLConfig):
         default: vLLM draws for each such completion apart, which costs up to half of the sampling's speed on CPU.
     packing: compute log-probabilities and the update of rows without padding ("on"; refused where a model's attention
         would mix sequences), where that is exact ("auto"), or never ("off").
+    stream_reward_models: score completions with reward functions that are models as they end ("on"), where nothing else
+        needs the device meanwhile ("auto"), or as TRL does, all at the end ("off").
     """
 
     plain: bool = field(default=False, metadata={"help": "Run TRL's own path unchanged."})
     seeded_sampling: bool = field(
         default=False, metadata={"help": "Give every completion of the vLLM engine a seed of its own."}
+    )
+    stream_reward_models: str = field(
+        default="auto", metadata={"help": "Reward models score completions as they end: auto, on or off."}
     )
     packing: str = field(default="auto", metadata={"help": "Rows without padding: auto, on or off."})
 

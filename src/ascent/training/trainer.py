@@ -49,6 +49,7 @@ from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
+from ascent.training.step.model_rewards import stream_model_rewards
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
@@ -145,6 +146,7 @@ class GRPOTrainer(TRLTrainer):
             self._sampler = sampler_for(self, self.engine, verify=verify)
             self._difference_check = difference_check(self, self.engine, verify=verify)
             self._biased_by = tell_bias(self)
+            stream_model_rewards(self, self.engine.place, print_on_stderr)
             self.add_callback(OrderOfLaterEpochs())
             self.accelerator.wait_for_everyone()
 

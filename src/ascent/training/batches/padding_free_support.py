@@ -12,6 +12,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from ascent.compat.npu_flash_attention import left_out
 from ascent.errors import InputError
 from ascent.training.batches.padding_free import PaddingFreeForward, causal_model
+from ascent.training.dropout import drops_out
 
 Setting = Literal["auto", "on", "off"]
 _KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -60,7 +61,9 @@ def refusal(model: Any) -> str | None:
         return f"{type(model).__name__} has a state that carries one sequence over into the next"
     if missing := left_out(config, model.device):
         return f"transformers' attention on this device ignores {', '.join(missing)}"
-    return _positions(config) or _dropout(model)
+    if drops_out(model):
+        return "the model drops out at random, so that its numbers depend on how sequences are laid out"
+    return _positions(config)
 
 
 def mixing(model: Any, forward: PaddingFreeForward) -> str | None:
@@ -100,12 +103,4 @@ def _positions(config: Any) -> str | None:
     for each in [rotary] if "rope_type" in rotary else [part for part in rotary.values() if isinstance(part, dict)]:
         if each.get("rope_type") in _ROTARY_BY_LENGTH:
             return f"its rotary positions ({each['rope_type']}) depend on the longest sequence of a row"
-    return None
-
-
-def _dropout(model: Any) -> str | None:
-    config = model.config.get_text_config()
-    drops = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
-    if drops or getattr(config, "attention_dropout", None):
-        return "the model drops out at random, so that its numbers depend on how sequences are laid out"
     return None
