@@ -12,9 +12,10 @@ import os
 import random
 import resource
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ascent.errors import InputError
 
@@ -113,6 +114,18 @@ def synchronize() -> None:
     accelerator = module(kind())
     if accelerator is not None:
         accelerator.synchronize()
+
+
+def new_stream() -> Any:
+    """A queue of work of its own on the current device; None on CPU, which has none."""
+    accelerator = module(kind())
+    return None if accelerator is None else accelerator.Stream()
+
+
+def on_stream(stream: Any) -> AbstractContextManager[Any]:
+    """Inside, this thread's work goes to that stream, if there is one."""
+    accelerator = module(kind())
+    return contextlib.nullcontext() if accelerator is None or stream is None else accelerator.stream(stream)
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------

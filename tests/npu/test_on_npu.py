@@ -37,6 +37,9 @@ TESTS = tuple(
         "training/test_trainer.py::test_unscorable_completions_are_masked_and_told",
         "training/test_trainer.py::test_resumed_training_is_the_same_training",
         "training/test_trainer.py::test_generations_that_feed_several_steps_resume_in_the_middle",
+        "training/batches/test_padding_free.py",
+        "rewards/test_model_reward.py::test_a_training_gets_trl_s_rewards",
+        "rewards/test_model_reward.py::test_scores_are_those_of_each_text_alone_however_they_are_padded",
         "training/test_evaluations.py::test_a_training_does_not_notice_its_evaluations",
         "training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
     )

@@ -21,6 +21,7 @@ TESTS = (
     "tests/training/test_trainer.py::test_overridden_methods_of_trl_are_those_it_was_written_against",
     "tests/training/test_trl_fields.py::test_every_field_of_trl_s_configuration_is_in_the_table",
     "tests/training/test_trl_fields.py::test_the_value_that_asks_for_nothing_is_trl_s_default",
+    "tests/training/batches/test_padding_free.py",
     "tests/rollout/test_transformers_engine.py",
     "tests/models/test_adapters.py::test_merged_weights_are_those_that_training_samples_with",
     "tests/models/test_adapters.py::test_merged_once_and_again_when_anything_changes",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ascent.selftest.children import run_child
+from ascent.selftest.packing_check import packing
 from ascent.selftest.report import CheckResult, SelftestReport
 from ascent.selftest.training_checks import compare_engine, compare_steps
 
@@ -104,3 +105,22 @@ def test_passes_here(device: str, softnpu: Callable[..., dict[str, str]], tmp_pa
     )
     said = (tmp_path / f"ascent-selftest-{device}.txt").read_text().strip()
     assert said.endswith("good: 8 passed, 1 skipped")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+def test_rows_without_padding_are_checked_where_there_is_flash_attention(
+    softnpu: Callable[..., dict[str, str]],
+    tiny_policy: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "policy").symlink_to(tiny_policy())
+    assert packing(tmp_path, on_cpu=True).outcome == "skipped"
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    for name, value in softnpu().items():
+        monkeypatch.setenv(name, value)
+    result = packing(tmp_path, on_cpu=False)
+    assert result.outcome == "passed", result.to_text()
+    assert result.figures["logps"] < 1e-2

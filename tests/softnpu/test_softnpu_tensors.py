@@ -155,7 +155,15 @@ def autograd(device):
     v.add_(1)
     return gradient, second, x.grad, v._version - before
 
-for name, case in {"views": views, "storage": storage, "saved": saved, "autograd": autograd}.items():
+def inference(device):
+    kept = torch.arange(4.0, device=device)
+    with torch.inference_mode():
+        shown, made = kept[None].expand(3, 4), torch.ones(2, device=device)[None]
+        shown[0, 1] = 9
+    return kept, shown, shown.is_inference(), made.is_inference(), (kept * 2).is_inference()
+
+cases = {"views": views, "storage": storage, "saved": saved, "autograd": autograd, "inference": inference}
+for name, case in cases.items():
     report[name] = same(case)
 kept = io.BytesIO()
 torch.save(torch.ones(2, device="npu"), kept)
@@ -181,6 +189,7 @@ def test_views_storage_and_autograd(softnpu: Environment) -> None:
         "storage": True,
         "saved": True,
         "autograd": True,
+        "inference": True,
         "loaded on": "npu:0",
         "printed": "tensor([0, 1], device='npu:0')",
         "methods": (True, "npu"),

@@ -99,9 +99,18 @@ _OWN = (
 )
 _STEP = (
     Field("max_tokens_per_batch", "STEP", "sub-batches of at most so many tokens", usual="auto"),
+    Field("shared_prompt", "STEP", "a prompt is computed once for its completions", usual="auto"),
+    Field("reuse_equal_rows", "STEP", "equal rows are computed once", usual=True),
     Field("skip_zero_advantage", "STEP", "rows that can't move the policy are left out", usual=True),
     Field("skip_old_logps", "STEP", "old log-probabilities come from the training forward where they can", usual=True),
     Field("balance_ranks", "STEP", "rows are dealt out to ranks by cost", usual=True),
+    Field("packing", "STEP", "rows without padding: [training](training.md#without-padding)", usual="auto"),
+    Field(
+        "stream_reward_models",
+        "STEP",
+        "reward models score completions as they end: [rewards](rewards.md#rewards-that-are-models)",
+        usual="auto",
+    ),
 )
 # Names only, by what they are about: TRL's and transformers' code reads them, whichever engine samples.
 _OF_TRL = {
@@ -235,6 +244,14 @@ def page() -> str:
         "Together with `engine`, `staleness` or another `algorithm` they are refused.",
         "",
         "Images in prompts are refused when they are to be sampled; they take `plain=True`.",
+        "",
+        "## Ascent's own, about how a step is computed",
+        "",
+        "With TRL's own path they have no meaning.",
+        "",
+        "| field | default | |",
+        "|---|---|---|",
+        *(f"| `{field.name}` | `{field.usual!r}` | {field.how} |" for field in _STEP),
         "",
         "## Fields that TRL's own code reads",
         "",

@@ -24,12 +24,19 @@ class GRPOConfig(TRLConfig):
         expect to be without signal; what is too much is trained on later, up to so many optimizer steps after the
         weights that sampled it. 0 (default) asks for no more than is known to be needed.
     curriculum: with dynamic sampling, tasks whose last groups were all solved, or all unsolved, are drawn seldom.
+    stream_reward_models: score completions with reward functions that are models as they end ("on"), where nothing else
+        needs the device meanwhile ("auto"), or as TRL does, all at the end ("off").
 
     What a step leaves out, each with the same gradients as TRL's loss of the whole optimizer step as one micro-batch:
 
     max_tokens_per_batch: train on sub-batches of at most so many tokens, of rows of like length, or of one prompt. A
         row that is longer has a pass of its own. "auto": as many tokens as the longest rows of one of TRL's
         micro-batches have, for which there must be memory anyway. None: TRL's micro-batches.
+    shared_prompt: compute a prompt once for its completions of a pass: as one row with a mask ("rows"), by its keys and
+        values ("cache"), as a cost model says ("auto"), or not ("off").
+    reuse_equal_rows: compute equal rows of a pass once.
+    packing: compute log-probabilities and the update of rows without padding ("on"; refused where a model's attention
+        would mix sequences), where that is exact ("auto"), or never ("off").
     skip_zero_advantage: leave out rows that can't move the policy: those with advantage 0, where the loss has no other
         term. The advantages of a group whose scores are equal are set to 0, where TRL's are off by rounding.
     skip_old_logps: where each optimizer step trains on whole generations, take the log-probabilities for the correction
@@ -48,9 +55,17 @@ class GRPOConfig(TRLConfig):
         default=0, metadata={"help": "Groups sampled in advance may be so many optimizer steps old."}
     )
     curriculum: bool = field(default=False, metadata={"help": "Seldom draw what is always or never solved."})
+    stream_reward_models: str = field(
+        default="auto", metadata={"help": "Reward models score completions as they end: auto, on or off."}
+    )
     max_tokens_per_batch: int | str | None = field(
         default="auto", metadata={"help": "Tokens of a sub-batch: a number, 'auto', or None for TRL's micro-batches."}
     )
+    shared_prompt: str = field(
+        default="auto", metadata={"help": "Compute a group's prompt once: auto, rows, cache or off."}
+    )
+    reuse_equal_rows: bool = field(default=True, metadata={"help": "Compute equal rows of a pass once."})
+    packing: str = field(default="auto", metadata={"help": "Rows without padding: auto, on or off."})
     skip_zero_advantage: bool = field(default=True, metadata={"help": "Leave out rows that can't move the policy."})
     skip_old_logps: bool = field(
         default=True, metadata={"help": "Take old log-probabilities from the training forward where they are the same."}

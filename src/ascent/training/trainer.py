@@ -42,12 +42,12 @@ from ascent.training.batches.signal import without_signal
 from ascent.training.batches.state import RefillState
 from ascent.training.checkpoint import buffered, drawn, sampled_ahead
 from ascent.training.checkpoint.saving import saving
+from ascent.training.dropout import drops_out
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import (
     check_adapters,
     check_staleness,
     difference_check,
-    drops_out,
     sampler_for,
     tell_bias,
 )
@@ -63,6 +63,7 @@ from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
 from ascent.training.step.groups import LocalGroup, group_requests
 from ascent.training.step.lookahead import Lookahead
+from ascent.training.step.model_rewards import stream_model_rewards
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.training.step.sampler_difference import difference_of
@@ -168,6 +169,7 @@ class GRPOTrainer(Updating):
             self._difference_check = difference_check(self, self.engine, verify=verify)
             self._biased_by = tell_bias(self)
             self._refill = refill_for(self)
+            stream_model_rewards(self, self.engine.place, print_on_stderr)
             self.add_callback(OrderOfLaterEpochs())
             self.accelerator.wait_for_everyone()
 

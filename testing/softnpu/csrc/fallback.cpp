@@ -23,8 +23,11 @@ using at::Tensor;
 using c10::Storage;
 using Stack = torch::jit::Stack;
 
-Tensor over(Storage storage, c10::DispatchKey key, const Tensor& like) {
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+/// A tensor of these bytes, laid out like another; as a view of one that has `shown` keys, where they are given.
+Tensor over(Storage storage, c10::DispatchKey key, const Tensor& like, std::optional<c10::DispatchKeySet> shown = {}) {
+  auto made = shown
+      ? at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, std::move(storage), *shown, like.dtype())
+      : at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
@@ -208,6 +211,9 @@ class HostCall {
     TORCH_CHECK_NOT_IMPLEMENTED(
         host.layout() == c10::kStrided && host.has_storage() && !host.is_quantized(), op_.operator_name(),
         ": the software NPU has dense tensors only");
+    for (auto& operand : operands_)  // a view: with the keys of what it shows, an inference tensor or not as that is
+      if (operand.host.storage().unsafeGetStorageImpl() == host.storage().unsafeGetStorageImpl())
+        return over(ours(host.storage()), c10::DispatchKey::PrivateUse1, host, operand.npu.key_set());
     return over(ours(host.storage()), c10::DispatchKey::PrivateUse1, host);
   }
 

@@ -6,7 +6,6 @@ import copy
 import functools
 from typing import Any
 
-import torch
 from datasets import Dataset
 
 from ascent.errors import InputError
@@ -18,6 +17,7 @@ from ascent.rollout.weights.parameters import PolicyWeights, computing_dtype
 from ascent.rollout.weights.verify.canary_sequences import canary_sequences
 from ascent.rollout.weights.verify.expected_differences import expected_difference
 from ascent.tables import ENGINES, load
+from ascent.training.dropout import drops_out
 from ascent.training.step.sampler import Sampler, print_on_stderr
 from ascent.training.step.sampler_difference import SamplerDifference
 
@@ -123,13 +123,3 @@ def tell_bias(trainer: Any) -> tuple[str, ...]:
             "them; sample from the whole policy where that matters"
         )
     return found
-
-
-def drops_out(model: Any) -> bool:
-    """Whether training's own forward passes are random, so that they differ from the sampler's."""
-    return any(
-        (isinstance(module, torch.nn.Dropout) and module.p > 0)
-        or getattr(module, "attention_dropout", 0.0) > 0  # transformers' attention applies it as a function
-        for module in model.modules()
-        if isinstance(getattr(module, "attention_dropout", 0.0), float | int)
-    )
