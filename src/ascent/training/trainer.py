@@ -42,7 +42,6 @@ from ascent.training.batches.signal import without_signal
 from ascent.training.batches.state import RefillState
 from ascent.training.checkpoint import buffered, drawn, sampled_ahead
 from ascent.training.checkpoint.saving import saving
-from ascent.training.dropout import drops_out
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import (
     check_adapters,
@@ -155,10 +154,10 @@ class GRPOTrainer(Updating):
         self._resume_refill: RefillState | None = None
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
-        self._batches = StepBatches(None, None)
+        self._batches = StepBatches()
         if not self._plain:
             tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
-            self._batches = step_batches(self, ranks, random_forward=drops_out(self.model), tell=tell)
+            self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
             check_adapters(self.model, chosen)
             if isinstance(chosen, (EngineSettings, str)):
                 name, settings = (chosen, None) if isinstance(chosen, str) else ("vllm", chosen)

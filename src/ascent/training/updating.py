@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from typing import Any
@@ -40,13 +41,30 @@ class Updating(TRLTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         return generation_batch if isinstance(generation_batch, SubBatch) else super()._prepare_inputs(generation_batch)
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **keywords: Any) -> Any:
-        if not torch.is_grad_enabled():
-            with self._clock.phase("logps"):
-                return super()._get_per_token_logps_and_entropies(*args, **keywords)
-        found = super()._get_per_token_logps_and_entropies(*args, **keywords)
-        if self._batches.correction is not None and NEWEST in self._in_loss:  # TRL's loss takes the ratio next
-            self._batches.correction.give(self._in_loss, found[0])
+    def pass_of_trl(self, *args: Any, **keywords: Any) -> Any:
+        """TRL's own `_get_per_token_logps_and_entropies`."""
+        return super()._get_per_token_logps_and_entropies(*args, **keywords)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **images: Any,
+    ) -> Any:
+        gradients, forward = torch.is_grad_enabled(), self._batches.forward
+        padded = (input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
+        with contextlib.nullcontext() if gradients else self._clock.phase("logps"):
+            if forward is None or compute_aux_loss or any(image is not None for image in images.values()):
+                found = self.pass_of_trl(model, *padded, compute_aux_loss, **images)
+            else:
+                found = (*forward.logps(model, *padded), None)
+        if gradients and self._batches.correction is not None and NEWEST in self._in_loss:
+            self._batches.correction.give(self._in_loss, found[0])  # TRL's loss takes the ratio next
         return found
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
@@ -83,10 +101,9 @@ class Updating(TRLTrainer):
         window.hand_over(self._step // self._generate_every, self._prepare_inputs(inputs))
         loss = torch.zeros((), device=self.accelerator.device)
         if self.accelerator.sync_gradients:
-            forward_and_backward = super(TRLTrainer, self).training_step
-            done = window.train(
-                model, False, lambda batch: forward_and_backward(model, batch, num_items_in_batch), metrics
-            )
+            step = super(TRLTrainer, self).training_step  # Trainer's: forward, loss and backward
+            shares = self._batches.forward is not None and self._batches.forward.shares(model)
+            done = window.train(model, shares, lambda batch: step(model, batch, num_items_in_batch), metrics)
             for name, value in done.metrics.items():
                 metrics[name].append(value)
             loss = done.loss

@@ -39,6 +39,12 @@ def distinct_rows(sequences: Sequences) -> Distinct:
     )
 
 
+def all_rows(sequences: Sequences) -> Distinct:
+    """Each row as if it were of a kind of its own."""
+    rows_B = np.arange(len(sequences.prompts), dtype=np.int64)
+    return Distinct(rows_B, rows_B)
+
+
 def prompt_groups(sequences: Sequences, distinct: Distinct) -> tuple[PromptGroup, ...]:
     """The distinct sequences by prompt, in the order of their first rows. Those without completion are left out: of
     them nothing is asked."""

@@ -18,7 +18,7 @@ from ascent.errors import InputError
 from ascent.training.batches.buckets import bucket, exact
 from ascent.training.batches.choosing import SETTINGS, Choice, SharedPrompt, choose
 from ascent.training.batches.cost import cost_model
-from ascent.training.batches.equal_rows import Distinct, distinct_rows, prompt_groups
+from ascent.training.batches.equal_rows import Distinct, all_rows, distinct_rows, prompt_groups
 from ascent.training.batches.head_at_scores import backbone_replaced
 from ascent.training.batches.layout import CachedPass, Layout, Limits
 from ascent.training.batches.packing import PackedCache, PackedPass, Packer, Scored, joined, result_index
@@ -61,8 +61,8 @@ class PackedForward:
     """Computes what TRL's pass computes, in less work.
 
     `unwrap` takes DDP's and FSDP's wrappers off a model and leaves PEFT's on; `autocast` is what TRL runs the model in
-    (`accelerator.autocast`); `tell` is given each note once. `bucketed`: widths are rounded up to few buckets (default:
-    on accelerators).
+    (`accelerator.autocast`); `tell` is given each note once. Without `equal_rows` equal rows are computed again each
+    time. `bucketed`: widths are rounded up to few buckets (default: on accelerators).
 
     Raises InputError for a setting that doesn't exist.
     """
@@ -72,6 +72,7 @@ class PackedForward:
         trl_pass: TRLPass,
         *,
         shared_prompt: SharedPrompt = "auto",
+        equal_rows: bool = True,
         unwrap: Callable[[Any], Any] = lambda model: model,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         tell: Callable[[str], None] = lambda note: None,
@@ -79,7 +80,7 @@ class PackedForward:
     ) -> None:
         if shared_prompt not in SETTINGS:
             raise InputError(f"shared_prompt={shared_prompt!r}: expected one of {', '.join(SETTINGS)}")
-        self._trl_pass, self._setting = trl_pass, shared_prompt
+        self._trl_pass, self._setting, self._equal_rows = trl_pass, shared_prompt, equal_rows
         self._unwrap, self._autocast, self._tell = unwrap, autocast, tell
         self._bucketed = bucketed
         self._told: set[str] = set()
@@ -119,7 +120,7 @@ class PackedForward:
         sequences = read_sequences(host or to_host(input_ids_BT, attention_mask_BT), logits_to_keep)
         if sequences is None:
             return self._left_to_trl(trl, "a row has a hole in its mask, or its padding on the other side")
-        distinct = distinct_rows(sequences)
+        distinct = distinct_rows(sequences) if self._equal_rows else all_rows(sequences)
         if support.own_rows is not None:
             return self._distinct_by_trl(trl, distinct, support.own_rows)
         return self._packed(trl, bare, support, sequences, distinct, one_pass=is_sharded)

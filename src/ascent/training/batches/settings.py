@@ -11,23 +11,28 @@ import torch
 from ascent.errors import InputError
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
+from ascent.training.batches.forward import StepForward
 from ascent.training.batches.parting import parting_of
 from ascent.training.batches.plan import Cost
 from ascent.training.batches.window import Savings, Window
+from ascent.training.dropout import drops_out
 from ascent.training.step.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
     """How an optimizer step is trained on. Without a `window` TRL's micro-batches are; without a `correction` TRL takes
-    the old log-probabilities in a pass of their own."""
+    the old log-probabilities in a pass of their own; without a `forward` all passes are TRL's."""
 
-    window: Window | None
-    correction: Correction | None
+    window: Window | None = None
+    correction: Correction | None = None
+    forward: StepForward | None = None
 
 
-def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Callable[[str], None]) -> StepBatches:
-    """Those of a trainer. `random_forward`: two forward passes of the same weights differ (dropout).
+def step_batches(
+    trainer: Any, ranks: Ranks, trl_pass: Callable[..., Any], *, tell: Callable[[str], None]
+) -> StepBatches:
+    """Those of a trainer, whose pass over padded tensors is `trl_pass`. `tell` takes sentences to the user.
 
     Raises InputError for a setting that can't be kept.
     """
@@ -59,7 +64,8 @@ def step_batches(trainer: Any, ranks: Ranks, *, random_forward: bool, tell: Call
                 per_sequence=trainer.importance_sampling_level == "sequence",
                 tell=tell,
             )
-    return StepBatches(window, _correction(trainer) if _leaves_out_old_pass(trainer, random_forward) else None)
+    correction = _correction(trainer) if _leaves_out_old_pass(trainer) else None
+    return StepBatches(window, correction, StepForward(trainer, trl_pass, tell))
 
 
 def positions_are_relative(model: Any) -> bool:
@@ -94,13 +100,13 @@ def _cost(trainer: Any) -> Cost:
     return Cost(pair=1 / (12 * hidden) if hidden else 0.0)
 
 
-def _leaves_out_old_pass(trainer: Any, random_forward: bool) -> bool:
+def _leaves_out_old_pass(trainer: Any) -> bool:
     """Whether the policy that sampled is the one that is trained: each optimizer step trains on whole generations,
-    once."""
+    once, and two forward passes of the same weights give the same."""
     args = trainer.args
     aligned = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) == 0
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-    return bool(own_setting(args, "skip_old_logps") and corrected and aligned and not random_forward)
+    return bool(own_setting(args, "skip_old_logps") and corrected and aligned and not drops_out(trainer.model))
 
 
 def _correction(trainer: Any) -> Correction:

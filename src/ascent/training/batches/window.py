@@ -15,6 +15,7 @@ All ranks make the same number of passes: one with fewer sub-batches adds a row 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class Window:
         written: list[dict[str, list[float]]] = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            with self._synchronised(model, last), _apart(metrics, written):
+            with self._synchronised(model, last), _ragged(self._accelerator), _apart(metrics, written):
                 loss = loss + run(batch)
         sizes = self._sizes(batches)
         rows = sum(count(each) for _, each in slices)
@@ -181,6 +182,27 @@ class Window:
         ]
         sizes_N3 = torch.tensor(local, device=self._accelerator.device)
         return [Size(*each) for each in self._accelerator.reduce(sizes_N3, reduction="sum").tolist()]
+
+
+@contextlib.contextmanager
+def _ragged(accelerator: Any) -> Iterator[None]:
+    """TRL's loss gathers one value a row for its metrics, and leaves out those that aren't a number: while inside, each
+    rank may have other rows, and what one has less than another isn't a number."""
+    if accelerator.num_processes == 1:
+        yield
+        return
+    usual = accelerator.gather
+
+    def gather(tensor: Tensor) -> Any:
+        if tensor.ndim and tensor.is_floating_point():
+            tensor = accelerator.pad_across_processes(tensor, dim=0, pad_index=math.nan)
+        return usual(tensor)
+
+    accelerator.gather = gather
+    try:
+        yield
+    finally:
+        del accelerator.gather  # the instance's; the class has its own
 
 
 @contextlib.contextmanager
