@@ -150,7 +150,7 @@ def test_a_model_thatdrops_out_is_not_judged(tiny_policy: Callable[..., Path]) -
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from ascent.training.engines.sampling import drops_out
+    from ascent.training.dropout import drops_out
 
     def policy(**settings: Any) -> Any:
         return AutoModelForCausalLM.from_pretrained(tiny_policy(), **settings)
