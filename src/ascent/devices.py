@@ -104,7 +104,7 @@ def supports_bf16() -> bool:
 
 def use_in_thread(device: torch.device) -> None:
     """Make this the device of the current thread, which would use the first one otherwise. The CPU needs nothing."""
-    accelerator = module(device.type) if device.type in ("npu", "cuda") else None
+    accelerator = None if device.type == "cpu" else module(kind())
     if accelerator is not None:
         accelerator.set_device(device.index or 0)
 

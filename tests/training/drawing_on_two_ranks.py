@@ -36,7 +36,9 @@ def drawn(policy: Path, folder: Path, rank: int, write: Write) -> None:
 
     def groups(memory: Memory) -> list[Any]:
         records = [record for _, generation, _ in memory.generations for record in generation]
-        return [(each.group_id, each.task_id, each.kept, list(each.completion_ids)) for each in records]
+        return [
+            (each.group_id, each.task_id, each.kept, [int(token) for token in each.completion_ids]) for each in records
+        ]
 
     whole = run()
     resumed = run(resume_from_checkpoint=str(folder / "drawn" / "checkpoint-2"))

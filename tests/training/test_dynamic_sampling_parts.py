@@ -174,6 +174,7 @@ def test_what_became_ready_during_a_call_is_worked_on_together_in_the_next() -> 
         results += scoring.take(wait=10)
     assert calls == [[1], [2, 3, 4]]
     assert results == [1, 2, 3, 4]
+    scoring.close()
 
 
 def test_what_work_raises_is_raised_where_results_are_taken() -> None:
@@ -247,3 +248,4 @@ def test_a_replacement_is_wanted_while_other_groups_are_still_being_sampled() ->
         assert time.monotonic() < until
     assert [group.request.group_id for group in wanted] == ["7-2"]
     assert not rounds.round.done
+    rounds.round.forget()

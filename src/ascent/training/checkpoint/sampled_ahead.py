@@ -86,7 +86,7 @@ def _read(file: Path) -> list[Completion]:
         return unpacked(opened.get_tensor, json.loads(opened.metadata()["ascent.ahead"]))
 
 
-def unpacked(tensor: Callable[[str], NDArray[Any]], rows: Sequence[Mapping[str, Any]]) -> list[Completion]:
+def unpacked(tensor: Callable[[str], Any], rows: Sequence[Mapping[str, Any]]) -> list[Completion]:
     """The completions that were `packed`; `tensor` gives one of their tensors by its name."""
     prompts, token_ids, logps = (
         np.split(tensor(name), tensor(f"{kind}_lengths").cumsum())[:-1]
