@@ -37,6 +37,7 @@ class Place:
     now: Callable[[Sequence[Any]], object]
     plain_given: Sequence[Any]
     plain: Callable[[Sequence[Any]], object] | None
+    times: int = 1  # `given` so often makes a generation
 
 
 def places(completions: int, tokens: int, folder: Path) -> list[Place]:
@@ -45,18 +46,29 @@ def places(completions: int, tokens: int, folder: Path) -> list[Place]:
     from ascent.types import RolloutRequest, Sampling
 
     request = RolloutRequest("0-0", tuple(range(500)), 1, Sampling(tokens))
-    raw = [answer(tokens, seed) for seed in range(completions)]
-    arrays = [completion_of(request, each) for each in raw]
     share = completions // _SHARE
+    raw = [answer(random_tokens(tokens, seed), short=True) for seed in range(completions)]
+    sampled = [random_tokens(tokens, seed) for seed in range(share)]
+    long = [answer(each, short=False) for each in sampled]
+    arrays = [completion_of(request, each) for each in raw]
     tuples = [as_tuples(each) for each in arrays[:share]]
     records, plain_records = [record_of(each) for each in arrays], [record_of(each) for each in tuples]
     return [
         Place(
-            "a server's answers are read",
+            "a server makes its answers",
+            "the server's event loop",
+            sampled,
+            lambda given: [answer(each, short=True) for each in given],
+            sampled,
+            lambda given: [answer(each, short=False) for each in given],
+            times=_SHARE,
+        ),
+        Place(
+            "they are read",
             "of the connections",
             raw,
             lambda given: [completion_of(request, each) for each in given],
-            raw[:share],
+            long,
             lambda given: [plain_answer(each) for each in given],
         ),
         Place(
@@ -110,17 +122,29 @@ def places(completions: int, tokens: int, folder: Path) -> list[Place]:
     ]
 
 
-def answer(tokens: int, seed: int) -> bytes:
-    """A server's answer as vLLM writes it."""
+def random_tokens(tokens: int, seed: int) -> tuple[list[int], list[Any]]:
+    """Token ids, and vLLM's dict of each with its log-probability."""
+    from vllm.logprobs import Logprob
+
     draw = np.random.default_rng(seed)
     ids = np.minimum(draw.zipf(1.3, tokens), 150_000).tolist()
     logps = (-draw.exponential(0.5, tokens)).astype(np.float32).tolist()
-    content = []
-    for token, logp in zip(ids, logps, strict=True):
-        at = {"token": f"token_id:{token}", "logprob": logp, "bytes": None}
-        content.append({**at, "top_logprobs": [at]})
-    choice = {"index": 0, "logprobs": {"content": content}, "finish_reason": "stop", "token_ids": ids}
-    return json.dumps({"request_id": str(seed), "choices": [choice], "prompt_logprobs": None}).encode()
+    return ids, [{token: Logprob(logp, 1, None)} for token, logp in zip(ids, logps, strict=True)]
+
+
+def answer(sampled: tuple[list[int], list[Any]], *, short: bool) -> bytes:
+    """What vLLM 0.31's server makes of it."""
+    from fastapi.responses import JSONResponse
+    from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateResponse, GenerateResponseChoice
+    from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+
+    from ascent.rollout.in_vllm.compat import short_answers
+
+    ids, dicts = sampled
+    with short_answers.answering(short=short):
+        logprobs = ServingTokens._create_tokens_logprobs(None, ids, dicts, 0)  # type: ignore[arg-type]
+    choice = GenerateResponseChoice(index=0, logprobs=logprobs, finish_reason="stop", token_ids=ids)
+    return bytes(JSONResponse(content=GenerateResponse(choices=[choice]).model_dump()).body)
 
 
 def completion_of(request: Any, raw: bytes) -> Any:
@@ -263,7 +287,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for place in places(args.completions, args.tokens, Path(scratch)):
             place.now(place.given[:1])  # what is imported or allocated once is no cost of tokens
-            now = seconds(lambda place=place: place.now(place.given), args.rounds)  # type: ignore[misc]
+            now = place.times * seconds(lambda place=place: place.now(place.given), args.rounds)  # type: ignore[misc]
             plain = None
             if place.plain is not None:
                 once = seconds(lambda place=place: place.plain(place.plain_given), 1)  # type: ignore[misc]
