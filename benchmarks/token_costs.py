@@ -199,22 +199,23 @@ def record_of(completion: Any) -> Any:
     from ascent.tracking.rollouts import RolloutRecord
 
     text = "some words of an answer\n" * (4 * len(completion.token_ids) // 24)
-    return RolloutRecord(
+    fields: dict[str, Any] = {
         **dict.fromkeys(("sample_id", "group_id", "task_id", "finish_reason", "sandbox_level"), "some"),
         **dict.fromkeys(("generation", "step", "rank", "index", "weight_version"), 1),
         **dict.fromkeys(("reward", "advantage", "sandbox_seconds", "sample_seconds"), 0.5),
         **dict.fromkeys(("evaluation", "error", "dropped_why")),
         **dict.fromkeys(("compiled", "kept"), True),
-        rewards={"code_reward": 0.5},
-        parts={"compile": 0.1, "tests": 0.4},
-        prompt=text[:2000],
-        completion=text,
-        program=text[:2000],
-        prompt_ids=completion.prompt_ids,
-        completion_ids=completion.token_ids,
-        logps=completion.logps,
-        outcomes=["passed"] * 10,
-    )
+        "rewards": {"code_reward": 0.5},
+        "parts": {"compile": 0.1, "tests": 0.4},
+        "prompt": text[:2000],
+        "completion": text,
+        "program": text[:2000],
+        "prompt_ids": completion.prompt_ids,
+        "completion_ids": completion.token_ids,
+        "logps": completion.logps,
+        "outcomes": ["passed"] * 10,
+    }
+    return RolloutRecord(**fields)
 
 
 def write(path: Path, records: Sequence[Any]) -> None:

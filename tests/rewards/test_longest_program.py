@@ -84,7 +84,7 @@ def parsed(text: str, monkeypatch: pytest.MonkeyPatch) -> int:
         return original(source)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.ast, "parse", parse)
+        patch.setattr(ast, "parse", parse)
         extract_program(text)
     return sum(characters)
 

@@ -72,7 +72,7 @@ def test_a_training_gets_trl_s_rewards(scorer: Path, tiny_policy: TinyPolicy, tm
         assert isinstance(trainer.reward_funcs[0], ModelReward) == (setting == "on")
         trainer.train()
         trained[setting] = [
-            (row.completion_ids, row.reward or 0.0) for _, rows, _ in memory.generations for row in rows
+            (row.completion_ids.tolist(), row.reward or 0.0) for _, rows, _ in memory.generations for row in rows
         ]
     assert len(trained["on"]) == 16
     assert [ids for ids, _ in trained["on"]] == [ids for ids, _ in trained["off"]]

@@ -108,8 +108,8 @@ def test_the_way_through_the_sampler() -> None:
     from ascent.training.step.groups import LocalGroup
 
     def fly(tokens: int) -> Callable[[], object]:
-        sampled = completions(tokens)
-        return lambda: Flight(Engine(sampled), [LocalGroup(request(), 0, 0)], lambda place, each: None).run()
+        engine: Any = Engine(completions(tokens))
+        return lambda: Flight(engine, [LocalGroup(request(), 0, 0)], lambda place, each: None).run()
 
     def mask(tokens: int) -> Callable[[], object]:
         import torch
@@ -182,22 +182,25 @@ def test_vllm_s_flat_lists() -> None:
     assert found.held < 20
 
 
-def test_a_server_s_answer() -> None:
-    """Read in the thread of the connections: one line for a token, where an object for each key took hundreds."""
+@pytest.mark.parametrize("short", [True, False])
+def test_a_server_s_answer(short: bool) -> None:
+    """Read in the thread of the connections. The long form, of a server that knows no other, takes a line a token."""
     import json
 
     from ascent.rollout.engines.served.jobs import Job
+    from ascent.rollout.in_vllm.compat.short_answers import pack
 
     def work(tokens: int) -> Callable[[], object]:
-        at = {"token": "token_id:1000", "logprob": -0.5, "bytes": None}
-        content = [{**at, "top_logprobs": [at]}] * tokens
-        choice = {"token_ids": [1000] * tokens, "logprobs": {"content": content}, "finish_reason": "stop"}
+        ids, at = [1000] * tokens, {"token": "token_id:1000", "logprob": -0.5, "bytes": None}
+        packed = pack(ids, [{1000: SimpleNamespace(logprob=-0.5)}] * tokens)
+        content = [{**at, "token": packed}] if short else [{**at, "top_logprobs": [at]}] * tokens
+        choice = {"token_ids": ids, "logprobs": {"content": content}, "finish_reason": "stop"}
         raw = json.dumps({"choices": [choice]}).encode()
         return lambda: Job(request(), 0, 0.0).completion(raw, 1)
 
     found = growth(work)
-    assert found.steps < 1.1
-    assert found.held < 120
+    assert found.steps < (NO_STEPS if short else 1.1)
+    assert found.held < (70 if short else 200)
 
 
 def test_prompts_are_shared_by_their_group() -> None:

@@ -199,5 +199,5 @@ class TransformersEngine:
     def _until_end(self, ids_BC: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """How many tokens there are up to and including the first end token, and whether there is one: both (B,)."""
         ends_BC = np.isin(ids_BC, self._eos_token_ids)
-        ended = ends_BC.any(axis=1)
+        ended: NDArray[np.bool_] = np.any(ends_BC, axis=1)
         return np.where(ended, ends_BC.argmax(axis=1) + 1, ids_BC.shape[1]), ended

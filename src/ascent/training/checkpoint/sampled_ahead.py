@@ -108,7 +108,10 @@ def _read_former(file: Path) -> list[Completion]:
 
 
 def _completion(
-    row: Mapping[str, Any], prompt_ids: tuple[int, ...], token_ids: Sequence[int], logps: Sequence[float]
+    row: Mapping[str, Any],
+    prompt_ids: tuple[int, ...],
+    token_ids: Sequence[int] | NDArray[Any],
+    logps: Sequence[float | None] | NDArray[Any],
 ) -> Completion:
     now = time.monotonic()
     return Completion(

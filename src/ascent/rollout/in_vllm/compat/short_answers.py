@@ -46,8 +46,8 @@ def answering(*, short: bool) -> Iterator[None]:
 
 def _mend() -> None:
     serving: Any = next((sys.modules[name] for name in _SERVERS if name in sys.modules), None)
-    tokens = getattr(serving, "ServingTokens", None)
-    long = getattr(tokens, "_create_tokens_logprobs", None)
+    tokens: Any = getattr(serving, "ServingTokens", None)
+    long: Any = getattr(tokens, "_create_tokens_logprobs", None)
     if long is None or hasattr(long, "__wrapped__"):
         return
 
@@ -65,7 +65,7 @@ def _mend() -> None:
 
 def pack(token_ids: Sequence[int], top_logprobs: Sequence[Mapping[int, Any] | None]) -> str:
     """The log-probabilities of sampled tokens, from vLLM's `{token: Logprob}` at each place, as one string."""
-    entries = (at and at.get(token) for token, at in zip(token_ids, top_logprobs, strict=True))
+    entries = (None if at is None else at.get(token) for token, at in zip(token_ids, top_logprobs, strict=True))
     values = array("f", [_LEAST if entry is None else max(entry.logprob, _LEAST) for entry in entries])
     if sys.byteorder == "big":
         values.byteswap()
