@@ -4,8 +4,9 @@
 
 Each place that a completion passes, timed twice on the same random tokens: as Ascent does it, and the plain way, with
 tuples of Python's numbers (`asdict`, `json`, one line less at each attempt to parse). The plain way is timed on an
-eighth of the completions and multiplied by eight. Prints medians in seconds of one thread for the whole generation; for
-programs in prose, for one completion. Needs the training packages, no engine and no accelerator.
+eighth of the completions and multiplied by eight. Prints medians in seconds of CPU time, which a busy neighbour changes
+little, for the whole generation; for programs in prose, for one completion. Needs the training packages, no engine and
+no accelerator.
 """
 
 from __future__ import annotations
@@ -265,12 +266,12 @@ def plain_program(text: str) -> str:
 
 
 def seconds(call: Callable[[], object], rounds: int) -> float:
-    """The median of so many calls."""
+    """The median of so many calls, CPU time."""
     found = []
     for _ in range(rounds):
-        started = time.perf_counter()
+        started = time.process_time()
         call()
-        found.append(time.perf_counter() - started)
+        found.append(time.process_time() - started)
     return statistics.median(found)
 
 
@@ -308,7 +309,7 @@ def print_result(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(list(rows)))
         return
-    print("| | thread | plain way, s | now, s |\n|---|---|---|---|")
+    print("| | thread | plain way, CPU s | now, CPU s |\n|---|---|---|---|")
     for row in rows:
         plain = "" if row["plain"] is None else f"{row['plain']:.3g}"
         print(f"| {row['place']} | {row['thread']} | {plain} | {row['now']:.2g} |")
