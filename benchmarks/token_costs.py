@@ -300,7 +300,7 @@ def main() -> None:
         now = seconds(lambda text=text: extract_program(text), args.rounds)  # type: ignore[misc]
         plain = seconds(lambda text=text: plain_program(text), 1) if characters < 1_000_000 else None  # type: ignore[misc]
         name = f"a program is found in {characters // 1000} kB of prose (one completion)"
-        rows.append({"place": name, "thread": "of the engine", "plain": plain, "now": now})
+        rows.append({"place": name, "thread": "training", "plain": plain, "now": now})
     print_result(rows, as_json=args.json)
 
 
