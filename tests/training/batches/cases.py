@@ -19,7 +19,7 @@ MICRO_BATCH_LOSSES = ("bnpo",)
 class Case:
     """One training. Rows of a generation are trained on in `slices` micro-batches, `accumulation` of which make an
     optimizer step. `whole`: the measure is TRL with each window (or each generation in it) as one micro-batch;
-    otherwise TRL with these micro-batches.  `silent`: generations without any signal, by number. `sampled`: the trainers
+    otherwise TRL with these micro-batches. `silent`: generations without any signal, by number. `sampled`: the trainers
     sample by themselves, from a script, and take all log-probabilities; "nan": some of the sampler's aren't known."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
