@@ -66,7 +66,10 @@ class Trainings:
         """Ascent's windows of a case."""
         from tests.training.batches.windows import known_savings
 
-        return self._windows(case, {**case.batches, **known_savings(savings)}, ours=True)
+        asked = dict(savings)
+        if not case.sampled:  # how old log-probabilities are taken is decided when a generation is sampled
+            asked["skip_old_logps"] = False
+        return self._windows(case, {**case.batches, **known_savings(asked)}, ours=True)
 
     def _windows(self, case: Case, settings: Mapping[str, Any], *, ours: bool, generations: Any = None) -> list[Any]:
         from tests.training.batches.scripted_sampling import Script, ScriptedEngine, follow, score

@@ -202,7 +202,7 @@ def _watcher(losses: list[Tensor]) -> Any:
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "train_loss" not in logs:
-                loss = float(sum(loss.double().cpu() for loss in losses))
+                loss = sum(float(loss) for loss in losses)
                 self.windows.append(Window(self._gradient, loss, dict(logs)))
                 losses.clear()
 

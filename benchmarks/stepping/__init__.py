@@ -1,0 +1,1 @@
+"""What benchmarks/step.py is made of."""
