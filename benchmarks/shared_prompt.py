@@ -60,7 +60,7 @@ def small_llama(hidden: int = 256, layers: int = 6, vocabulary: int = 512) -> to
     from ascent import devices
 
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
+    model: Any = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary,
             hidden_size=hidden,

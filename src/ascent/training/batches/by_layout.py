@@ -1,4 +1,8 @@
-"""Log-probabilities by a layout: its passes run within one call of the model, the results put where TRL has them."""
+"""Log-probabilities by a layout: its passes run within one call of the model, the results put where TRL has them.
+
+TRL's fused head (`trl.trainer.utils.add_fused_lm_head`) makes log-probabilities of what the backbone gives. That is the
+scored positions only, (1, M, H), so that the head works for nothing else, on any device.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from ascent.models.backbone import Forward, backbone_replaced
 from ascent.training.batches.equal_rows import Distinct
-from ascent.training.batches.head_at_scores import backbone_replaced
 from ascent.training.batches.layout import CachedPass, Layout, Widths
 from ascent.training.batches.packing import PackedCache, PackedPass, Packer, Scored, joined, result_index
 from ascent.training.batches.running import Backbone
@@ -52,12 +57,13 @@ def _run(target: Target, packed: Sequence[PackedPass | PackedCache], targets_1M:
     base = target.base
     dtype = base.get_input_embeddings().weight.dtype
 
-    def hidden_states(forward: Callable[..., Any]) -> torch.Tensor:
+    def at_scored_positions(forward: Forward, *_: Any, **__: Any) -> BaseModelOutputWithPast:
         found_MH = Backbone(forward, base.config._attn_implementation, dtype).hidden_states(packed)
         missing = targets_1M.shape[1] - len(found_MH)
-        return torch.nn.functional.pad(found_MH, (0, 0, 0, missing))[None]
+        hidden_1MH: Any = torch.nn.functional.pad(found_MH, (0, 0, 0, missing))[None]
+        return BaseModelOutputWithPast(last_hidden_state=hidden_1MH)
 
-    with target.autocast(), backbone_replaced(base.base_model, hidden_states):
+    with target.autocast(), backbone_replaced(base, at_scored_positions):
         return target.model(input_ids=targets_1M, shift_labels=targets_1M, fused_lm_head=True)
 
 

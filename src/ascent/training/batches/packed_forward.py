@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ascent.errors import InputError
+from ascent.models.backbone import transformers_model
 from ascent.training.batches.buckets import bucket, exact
 from ascent.training.batches.by_layout import Target, logps_by_layout
 from ascent.training.batches.choosing import SETTINGS, Choice, SharedPrompt, check_wanted, choose
@@ -22,7 +23,7 @@ from ascent.training.batches.equal_rows import Distinct, all_rows, distinct_rows
 from ascent.training.batches.layout import Limits
 from ascent.training.batches.self_check import SelfCheck
 from ascent.training.batches.sequences import HostBatch, Sequences, read_sequences, to_host
-from ascent.training.batches.support import Support, base_of, sharded, support_of
+from ascent.training.batches.support import Support, sharded, support_of
 from ascent.training.batches.trl_call import Call, Results, TRLPass
 
 
@@ -100,7 +101,7 @@ class PackedForward:
             return self._left_to_trl(call, reason)
         if one_pass and batch_size is not None and batch_size < len(input_ids_BT):
             return self._in_slices(call)
-        target = self._target(call, base_of(bare))
+        target = self._target(call, transformers_model(model))
         limits = self._limits(call, support, target, one_pass=one_pass)
         if support.own_rows is None:
             support = self._check.narrowed(support, target, self._cost(target), limits)

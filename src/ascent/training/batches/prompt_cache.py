@@ -24,6 +24,9 @@ def continued(cache: DynamicCache, rows_N: torch.Tensor) -> Cache:
 class _Continued(DynamicLayer):
     """One layer's keys and values (n, heads, P, head width) of the prompts; copied to the rows only for attention."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def __init__(self, prompts: Any, rows_N: torch.Tensor) -> None:
         super().__init__()
         self.dtype, self.device, self.is_initialized = prompts.dtype, prompts.device, True
