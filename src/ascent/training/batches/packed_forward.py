@@ -6,6 +6,7 @@ padded tensors: for the policy and the reference model, with gradients or withou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from ascent.training.batches.self_check import SelfCheck
 from ascent.training.batches.sequences import HostBatch, Sequences, read_sequences, to_host
 from ascent.training.batches.support import Support, sharded, support_of
 from ascent.training.batches.trl_call import Call, Results, TRLPass
+
+_REMEMBERED = 4096  # calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,12 @@ class PackedForward:
         self._bucketed = bucketed
         self._check = SelfCheck(trl_pass)
         self._told: set[str] = set()
-        self._works: list[Work] = []
+        self._works: deque[Work] = deque(maxlen=_REMEMBERED)
 
     def take_works(self) -> list[Work]:
-        """What was computed since the last time."""
-        works, self._works = self._works, []
+        """What was computed since the last time; of the last 4096 calls at most, where nobody takes them."""
+        works = list(self._works)
+        self._works.clear()
         return works
 
     def logps(
