@@ -124,14 +124,13 @@ def logp_differences(model: Any, completions: Sequence[Completion], temperature:
     """Mean and largest |engine - model| log-probability over all sampled tokens, in nats."""
     import torch
 
+    from ascent.models.token_logps import token_logps
+
     differences = []
     for completion in completions:
         token_ids_C = torch.tensor(completion.token_ids, dtype=torch.long)
         ids_1T = torch.cat([torch.tensor(completion.prompt_ids), token_ids_C])[None].to(model.device)
-        with torch.no_grad():
-            logits_CV = model(ids_1T).logits[0, len(completion.prompt_ids) - 1 : -1].float()
-        logps_CV = (logits_CV / (temperature or 1.0)).log_softmax(-1).cpu()
-        trainer_C = logps_CV.gather(1, token_ids_C[:, None])[:, 0]
+        trainer_C = token_logps(model, ids_1T, torch.ones_like(ids_1T), len(token_ids_C), temperature or 1.0)[0].cpu()
         differences.append((trainer_C - torch.tensor(completion.logps)).abs())
     all_differences = torch.cat(differences)
     return float(all_differences.mean()), float(all_differences.max())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 from typing import Any
 
@@ -95,6 +97,23 @@ def test_without_gradient_and_in_evaluation(way: Any) -> None:
     torch.testing.assert_close(logps_BC, expected_BC, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("half", ["weights", "autocast"])
+def test_in_16_bits_all_ways_differ_by_rounding_only(half: str) -> None:
+    model, batch = build("llama", initializer_range=0.1), padded(ragged(5))
+    context = contextlib.nullcontext
+    if half == "weights":
+        model = model.to(torch.bfloat16)
+    else:
+        context = functools.partial(torch.autocast, "cpu", torch.bfloat16)  # type: ignore[assignment]
+    with context():
+        expected_BC, _ = trl_pass(model, *batch)
+    for way in ("off", "rows", "cache"):
+        packed = PackedForward(trl_pass, shared_prompt=way, autocast=context)  # type: ignore[arg-type]
+        found_BC, _ = packed.logps(model, *batch)
+        assert way_of(packed) == {"off": "plain"}.get(way, way)
+        assert 0 < float((found_BC - expected_BC).abs().mean()) < 0.02
+
+
 def test_many_random_batches() -> None:
     model = build("llama")
     ways: set[str] = set()
@@ -156,8 +175,9 @@ def test_memory_stays_below_that_of_trls_micro_batches() -> None:
     model.model.layers[0].register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0][..., 0].numel()))
     batch = padded(rows)
     for way in ("off", "rows", "cache"):
-        tokens.clear()
         packed = PackedForward(trl_pass, shared_prompt=way)
+        packed.logps(model, *batch)  # the check of the model is behind us
+        tokens.clear()
         found, _ = packed.logps(model, *batch, batch_size=3)
         assert len(tokens) > 1
         assert max(tokens) <= 3 * batch[0].shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 
+import torch
 from tests.training.batches.equality import assert_equal_to_trl
 from tests.training.batches.tiny_models import build, padded, ragged, trl_pass
 
@@ -86,12 +88,27 @@ def test_compiled_models_keep_trls_rows() -> None:
     assert "compiled" in (support_of(model).own_rows or "")
 
 
-def test_attention_without_masks_shares_nothing() -> None:
-    model = build("llama")
-    model.config._attn_implementation = "flash_attention_2"
-    found = support_of(model)
+@pytest.fixture
+def other_attention() -> Iterator[Any]:
+    """A model with an attention implementation of another name than those that are known to take masks."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register("other_attention", sdpa_attention_forward)
+    AttentionMaskInterface.register("other_attention", sdpa_mask)
+    yield build("llama", attn_implementation="other_attention")
+    for interface in (AttentionInterface, AttentionMaskInterface):
+        del interface._global_mapping["other_attention"]
+
+
+def test_attention_without_masks_shares_nothing(other_attention: Any) -> None:
+    found = support_of(other_attention)
     assert found.own_rows is None
-    assert "flash_attention_2" in (found.sharing or "")
+    assert "attention other_attention takes no mask" in (found.sharing or "")
+    packed = PackedForward(trl_pass)
+    assert_equal_to_trl(packed, other_attention, padded(ragged(2)))
+    assert packed.take_works()[0].way == "plain"
 
 
 def test_adapters_that_change_the_sequence_are_left_to_trl() -> None:
@@ -153,10 +170,63 @@ def test_rows_with_holes_are_left_to_trl() -> None:
 
 
 @pytest.mark.parametrize("way", ["rows", "cache"])
-def test_a_way_that_is_asked_for_and_cannot_be_had_is_an_error(way: Any) -> None:
-    model = build("llama")
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(InputError, match=f"shared_prompt={way}.*flash_attention_2"):
-        PackedForward(trl_pass, shared_prompt=way).logps(model, *padded(ragged(1)))
+def test_a_way_that_is_asked_for_and_cannot_be_had_is_an_error(way: Any, other_attention: Any) -> None:
+    for model, reason in ((other_attention, "other_attention"), (build("gpt2"), "gpt2")):
+        with pytest.raises(InputError, match=f"shared_prompt={way} can't be had: .*{reason}"):
+            PackedForward(trl_pass, shared_prompt=way).logps(model, *padded(ragged(1)))
     with pytest.raises(InputError, match="expected one of auto, rows, cache, off"):
         PackedForward(trl_pass, shared_prompt="on")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept", "lost"),
+    [
+        ("row_mask", {"plain", "cache"}, "rows"),
+        ("continuation_mask", {"plain", "rows"}, "cache"),
+    ],
+)
+def test_a_way_that_does_not_agree_with_trls_pass_is_not_used(
+    broken: str, kept: set[str], lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for attention that takes a mask otherwise than it should: everything is seen."""
+    from ascent.training.batches import running
+
+    working = getattr(running, broken)
+    monkeypatch.setattr(running, broken, lambda *arguments: torch.ones_like(working(*arguments)))
+    model, batch = build("llama"), padded([(list(range(5, 45)), [number, 9, 10]) for number in range(11, 15)])
+    packed = PackedForward(trl_pass)
+    assert_equal_to_trl(packed, model, batch)
+    assert packed.take_works()[0].way in kept
+    if lost == "rows":  # what shares rows is what would go on from keys and values
+        with pytest.raises(InputError, match=r"by way of rows, differ from those of TRL's pass by \d"):
+            PackedForward(trl_pass, shared_prompt="rows").logps(model, *batch)
+
+
+def test_a_model_whose_rows_depend_on_padding_keeps_trls_rows() -> None:
+    """A stand-in for a model that reads positions in its own way."""
+    model, notes = build("llama"), list[str]()
+    model.model.layers[0].register_forward_hook(
+        lambda _, __, output: output + 0.1 * torch.arange(output.shape[1])[None, :, None]
+    )
+    packed = PackedForward(trl_pass, tell=notes.append)
+    assert_equal_to_trl(packed, model, padded(ragged(2)))
+    assert packed.take_works()[0].way == "trl"
+    assert "by way of plain" in notes[0]
+
+
+def test_the_check_runs_once_a_model_and_way() -> None:
+    model, calls = build("llama"), list[int]()
+    model.model.layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    packed, batch = PackedForward(trl_pass), padded(ragged(2))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    packed.logps(model, *batch)
+    first = len(calls)
+    packed.logps(model, *batch)
+    each = len(calls) - first
+    assert first == each + 4  # TRL's pass, plain, and rows with a mask and without
+    calls.clear()
+    with torch.no_grad():
+        packed.logps(model.eval(), *batch)
+        checked = len(calls)
+        packed.logps(model, *batch)
+    assert checked - (len(calls) - checked) == 3  # TRL's pass, and the two passes of the cache

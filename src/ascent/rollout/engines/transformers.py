@@ -190,11 +190,11 @@ class TransformersEngine:
         """Log-probabilities of the sampled tokens, (B, C) float32, at the sampling temperature."""
         import torch
 
+        from ascent.models.token_logps import token_logps
+
         prompt_length = prompt_mask_BP.size(1)
         mask_BT = torch.cat([prompt_mask_BP, torch.ones_like(ids_BT[:, prompt_length:])], dim=1)
-        logits_BCV = model(input_ids=ids_BT, attention_mask=mask_BT).logits[:, prompt_length - 1 : -1].float()
-        logps_BCV = (logits_BCV / (sampling.temperature or 1.0)).log_softmax(-1)
-        return logps_BCV.gather(-1, ids_BT[:, prompt_length:, None]).squeeze(-1)
+        return token_logps(model, ids_BT, mask_BT, ids_BT.size(1) - prompt_length, sampling.temperature or 1.0)
 
     def _until_end(self, ids_BC: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """How many tokens there are up to and including the first end token, and whether there is one: both (B,)."""

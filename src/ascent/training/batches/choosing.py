@@ -25,19 +25,21 @@ class Choice:
     why: str
 
 
+def check_wanted(setting: SharedPrompt, support: Support) -> None:
+    """Raises InputError where the setting names a way that would not be exact for this model."""
+    reason = {"rows": support.sharing, "cache": support.caching}.get(setting)
+    if reason is not None:
+        raise InputError(
+            f"shared_prompt={setting} can't be had: {reason}",
+            'shared_prompt="auto" takes the best way that is exact for this model, "off" none',
+        )
+
+
 def choose(
     setting: SharedPrompt, groups: Sequence[PromptGroup], cost: CostModel, limits: Limits, support: Support
 ) -> Choice:
-    """The cheapest layout that the setting and the model allow.
-
-    Raises InputError where the setting names a way that would not be exact for this model.
-    """
+    """The cheapest layout that the setting and the model allow."""
     if setting in ("rows", "cache"):
-        if (reason := support.sharing if setting == "rows" else support.caching) is not None:
-            raise InputError(
-                f"shared_prompt={setting} can't be had: {reason}",
-                'shared_prompt="auto" takes the best way that is exact for this model, "off" none',
-            )
         return Choice((shared_rows if setting == "rows" else cached)(groups, cost, limits), "as set")
     simple = plain(groups, cost, limits)
     if setting == "off":

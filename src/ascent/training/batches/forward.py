@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from ascent.training.arguments import own_setting
-from ascent.training.batches.packed_forward import PackedForward, Results
+from ascent.training.batches.packed_forward import PackedForward
 from ascent.training.batches.padding_free import PaddingFreeForward
 from ascent.training.batches.padding_free_support import Packing
 from ascent.training.batches.support import sharded, support_of
+from ascent.training.batches.trl_call import Results
 
 
 class StepForward:

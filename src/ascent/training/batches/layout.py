@@ -14,8 +14,9 @@ n - 1 to its row.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ascent.training.batches.cost import CostModel
@@ -96,6 +97,9 @@ def plain(groups: Sequence[PromptGroup], cost: CostModel, limits: Limits) -> Lay
 
 def shared_rows(groups: Sequence[PromptGroup], cost: CostModel, limits: Limits) -> Layout:
     """Rows of as many completions as are worth their attention."""
+    if limits.one_pass and any(_beyond_window(group, limits) for group in groups):
+        # the mask of shared rows would be that of all rows, and take the window from those that need it
+        return replace(plain(groups, cost, limits), way="rows")
     return _row_layout("rows", [row for group in groups for row in _best_rows(group, cost, limits)], cost, limits)
 
 
@@ -154,12 +158,16 @@ def _row_layout(way: Way, rows: Sequence[Row], cost: CostModel, limits: Limits) 
 
 
 def _best_rows(group: PromptGroup, cost: CostModel, limits: Limits) -> list[Row]:
-    longest = group.prompt_length + max(group.completion_lengths) - 1
     count = len(group.members)
-    if count == 1 or (limits.window is not None and longest > limits.window):
+    if count == 1 or _beyond_window(group, limits):
         return _rows(group, count)
     choices = [_rows(group, rows) for rows in _counts(count)]
     return min(choices, key=lambda rows: _unpadded(rows, cost))
+
+
+def _beyond_window(group: PromptGroup, limits: Limits) -> bool:
+    longest = group.prompt_length + max(group.completion_lengths) - 1
+    return limits.window is not None and longest > limits.window
 
 
 def _unpadded(rows: Sequence[Row], cost: CostModel) -> float:
@@ -177,7 +185,6 @@ def _counts(most: int) -> list[int]:
 
 def _rows(group: PromptGroup, count: int) -> list[Row]:
     """The completions spread over `count` rows of about equal width: the longest first, each to the shortest row."""
-    import heapq
 
     order = sorted(range(len(group.members)), key=lambda place: -group.completion_lengths[place])
     heap: list[tuple[int, int, list[int]]] = [(group.prompt_length, row, []) for row in range(count)]

@@ -1,6 +1,6 @@
 """Keys and values of prompts, computed once and handed to the completions that go on from them.
 
-transformers' `DynamicCache` takes part in autograd: what is read from it leads the gradient back to the prompt.
+transformers' caches take part in autograd: what is read from them leads the gradient back to the prompt.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 
 def new_cache() -> DynamicCache:
@@ -16,7 +16,22 @@ def new_cache() -> DynamicCache:
     return DynamicCache()
 
 
-def expanded(cache: DynamicCache, rows_N: torch.Tensor) -> DynamicCache:
-    """A cache of N rows, each the keys and values of row `rows_N` of `cache`."""
-    layers: list[Any] = cache.layers
-    return DynamicCache([(one.keys.index_select(0, rows_N), one.values.index_select(0, rows_N)) for one in layers])
+def continued(cache: DynamicCache, rows_N: torch.Tensor) -> Cache:
+    """A cache for N rows, of which each goes on from row `rows_N` of `cache`. It keeps nothing of what comes after."""
+    return Cache(layers=[_Continued(layer, rows_N) for layer in cache.layers])
+
+
+class _Continued(DynamicLayer):
+    """One layer's keys and values (n, heads, P, head width) of the prompts; copied to the rows only for attention."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, prompts: Any, rows_N: torch.Tensor) -> None:
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = prompts.dtype, prompts.device, True
+        self.keys, self.values, self._rows_N = prompts.keys, prompts.values, rows_N
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        keys, values = self.keys.index_select(0, self._rows_N), self.values.index_select(0, self._rows_N)
+        return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 
 from ascent.training.batches.masks import as_implementation_takes, continuation_mask, row_mask
 from ascent.training.batches.packing import PackedCache, PackedContinuations, PackedPass
-from ascent.training.batches.prompt_cache import expanded, new_cache
+from ascent.training.batches.prompt_cache import continued, new_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Backbone:
             found += [self._rows(one)] if isinstance(one, PackedPass) else self._cached(one)
         return torch.cat(found)
 
-    def _rows(self, inputs: PackedPass, cache: DynamicCache | None = None) -> torch.Tensor:
+    def _rows(self, inputs: PackedPass, cache: Cache | None = None) -> torch.Tensor:
         mask = None
         if inputs.segments_NW is not None:
             mask = self._takes(row_mask(inputs.segments_NW))
@@ -45,9 +45,9 @@ class Backbone:
         assert segments_NW is not None
         lengths_N = packed.lengths_n.index_select(0, prompts_N)
         mask = continuation_mask(segments_NW, lengths_N, packed.prompts.ids_NW.shape[1])
-        return self._run(part.inputs, self._takes(mask), expanded(cache, prompts_N))
+        return self._run(part.inputs, self._takes(mask), continued(cache, prompts_N))
 
-    def _run(self, inputs: PackedPass, mask: torch.Tensor | None, cache: DynamicCache | None) -> torch.Tensor:
+    def _run(self, inputs: PackedPass, mask: torch.Tensor | None, cache: Cache | None) -> torch.Tensor:
         output = self.forward(
             input_ids=inputs.ids_NW,
             attention_mask=mask,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ascent.models.backbone import transformers_model
 from ascent.training.batches.masks import TAKE_MASKS
 
 # Decoders whose attention depends on the distance of two positions only, and whose `forward` takes `position_ids` and a
@@ -57,7 +58,7 @@ class Support:
 
 def support_of(model: torch.nn.Module) -> Support:
     """What is exact for a model as it is now (in training mode or not, with its present adapters), unwrapped."""
-    base = base_of(model)
+    base = transformers_model(model)
     config = base.config
     if reason := _chance(base) or _adapter(model) or _router_loss(config):
         return Support(reason, reason, reason, reason)
@@ -67,12 +68,6 @@ def support_of(model: torch.nn.Module) -> Support:
     if reason := _masks(base):
         return Support(None, None, reason, reason, window)
     return Support(None, None, None, _caches(base, window), window)
-
-
-def base_of(model: torch.nn.Module) -> Any:
-    """The transformers model inside PEFT's wrapper, or the model itself."""
-    adapted: Any = model
-    return adapted.get_base_model() if hasattr(model, "peft_config") else model
 
 
 def sharded(model: torch.nn.Module) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ascent.models.token_logps import token_logps
 from ascent.rollout.engine import Canary
 
 SEQUENCES, LONGEST = 4, 64
@@ -72,12 +73,9 @@ def measure(model: Any, sequences: tuple[tuple[int, ...], ...], dtype: str) -> C
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
-            logits_NTV = model(input_ids=ids_NT, attention_mask=mask_NT, use_cache=False).logits[:, :-1]
+        logps_NT = token_logps(model, ids_NT, mask_NT, longest - 1).cpu()
     finally:
         model.train(training)
-    logps_NTV = logits_NTV.float().log_softmax(-1)
-    logps_NT = logps_NTV.gather(2, ids_NT[:, 1:, None])[..., 0].cpu()
     return Canary(
         sequences,
         tuple(
