@@ -1,4 +1,4 @@
-"""A proposer for vLLM (`method: custom_class`) that guesses what a function says, for tests of how guesses are judged."""
+"""A proposer for vLLM (`method: custom_class`) that guesses what a function says; for tests of what becomes of that."""
 
 from __future__ import annotations
 
