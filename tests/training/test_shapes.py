@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.small_trainer import Memory, make_trainer
+
 from ascent.training.records.shapes import Shapes
+
+pytestmark = pytest.mark.torch
 
 
 def steps(shapes: Shapes, *took: tuple[float, list[tuple[int, int]]]) -> list[dict[str, float]]:
@@ -41,3 +49,17 @@ def test_a_device_that_builds_nothing_for_a_shape_is_not_suspected() -> None:
     told: list[str] = []
     steps(Shapes(told.append, built=False), *[(1.0, [(1, 1)])] * 4, (9.0, [(2, 2)]))
     assert not told
+
+
+def test_a_training_s_steps_have_their_shapes(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    """Completions of one length: the first step sees all shapes, with gradients and without."""
+    memory = Memory()
+    settings = {"max_steps": 3, "generation_kwargs": {"min_new_tokens": 8}}
+    trainer = make_trainer(tiny_policy(), tmp_path, memory, **settings)
+    trainer.train()
+    new, seen = ([record.metrics[name] for record in memory.steps] for name in ("shapes/new", "shapes/seen"))
+    kinds = {kind for kind, _ in trainer._shapes._seen}
+    assert kinds == {"update", "logps"}
+    assert new[0] > 1
+    assert seen[-1] == sum(new) == len(trainer._shapes._seen)
+    assert new[0] == max(new)

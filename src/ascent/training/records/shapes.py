@@ -5,6 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ascent import devices
 
 _SLOW = 2.0  # times the median of the last steps
 _STEPS = 20  # that the median is of
@@ -17,6 +22,21 @@ class Shapes:
 
     An example: steps of 9 s, and then one of 41 s in which `saw("update", (8, 1088))` was said for the first time.
     """
+
+    @classmethod
+    def of_training(cls, model: Any, tell: Callable[[str], None]) -> Shapes:
+        """Of all passes of a transformers model's backbone from now on, as it is laid out for them: with gradients
+        ("update") or without ("logps"; sampling with this model, too)."""
+        shapes = cls(tell, built=devices.kind() != "cpu")
+
+        def see(_module: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            ids = keywords.get("input_ids", positional[0] if positional else None)
+            if ids is not None:
+                shapes.saw("update" if torch.is_grad_enabled() else "logps", ids.shape)
+
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        inner.base_model.register_forward_pre_hook(see, with_kwargs=True)
+        return shapes
 
     def __init__(self, tell: Callable[[str], None], *, built: bool) -> None:
         """`tell` gets one sentence a slow step. `built`: this device builds kernels or graphs for each shape (not the
