@@ -33,6 +33,8 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--engine-share", type=float, default=0.85, help="of a device's memory (default: 0.85)")
     verb.add_argument("--kv-cache-mb", type=int, metavar="MB", help="exact size of the KV cache; on CPU: 512")
     verb.add_argument("--eager", action=argparse.BooleanOptionalAction, help="no graphs (default on CPU and NPU)")
+    verb.add_argument("--speculative", choices=["ngram", "suffix"], help="guess tokens from text that was seen")
+    verb.add_argument("--speculative-tokens", type=int, default=4, metavar="N", help="at once (default: 4)")
     verb.add_argument("--trust-remote-code", action="store_true", help="run the model's own Python code")
     verb.add_argument("--max-restarts", type=int, default=5, metavar="N", help="of a server in 30 minutes (default: 5)")
     verb.add_argument("--logs", type=Path, metavar="FOLDER", help="default: ~/.local/state/ascent/serve/NAME")

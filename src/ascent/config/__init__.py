@@ -293,7 +293,7 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
     if config.trainer.get("plain"):
         return []
     if rollout.mode == "colocate":
-        return [
+        return _speculative_contradictions(config) + [
             f"rollout.{key}={getattr(rollout, key)!r} means something only with rollout.mode=server"
             for key in _ONLY_SERVER
             if getattr(rollout, key) != getattr(usual, key)
@@ -311,7 +311,21 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
         problems += [
             f"rollout.{key}={getattr(rollout, key)!r} is for a service that the run starts itself, but "
             f"rollout.server={rollout.server!r} names one that stands already: set it where that one starts"
-            for key in ("replicas", "tensor_parallel_size", "server_devices")
+            for key in ("replicas", "tensor_parallel_size", "server_devices", "speculative")
             if getattr(rollout, key) != getattr(usual, key)
         ]
+    return problems + _speculative_contradictions(config)
+
+
+def _speculative_contradictions(config: RunConfig) -> list[str]:
+    method, engine = config.rollout.speculative, config.rollout.engine
+    if method is None:
+        return []
+    problems = []
+    if engine != "vllm":
+        problems.append(f"rollout.speculative={method}, which only vLLM has, contradicts rollout.engine={engine}")
+    if config.trainer.get("min_p"):
+        problems.append(f"rollout.speculative={method} contradicts trainer.min_p, which vLLM can't do with it")
+    if config.trainer.get("seeded_sampling"):
+        problems.append(f"rollout.speculative={method} contradicts trainer.seeded_sampling: draws depend on guesses")
     return problems

@@ -151,6 +151,8 @@ class RolloutSection(Section):
     max_num_batched_tokens: int = pydantic.Field(4096, ge=1)
     prefix_caching: bool = True
     enforce_eager: bool | None = None  # default: eager on CPU and NPU, graphs on CUDA
+    speculative: Literal["ngram", "suffix"] | None = None  # tokens guessed from text that was seen
+    speculative_tokens: int = pydantic.Field(4, ge=1)  # guessed at once
 
 
 class MemorySection(Section):

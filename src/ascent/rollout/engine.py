@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ascent.errors import InputError
 from ascent.types import Completion, EngineStats, RolloutRequest
@@ -150,6 +150,7 @@ class EngineSettings:
 
     `engine_share` is the fraction of the device's memory for a colocated engine, `kv_cache_bytes` an exact size of the
     KV cache that takes its place (always set on CPU). `external_launcher` is True where a launcher made the processes.
+    With `speculative` up to `speculative_tokens` tokens are guessed at once (`rollout/speculation.py`).
     """
 
     model: str
@@ -163,6 +164,8 @@ class EngineSettings:
     kv_cache_bytes: int | None = None
     trust_remote_code: bool = False
     external_launcher: bool = False
+    speculative: Literal["ngram", "suffix"] | None = None
+    speculative_tokens: int = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ascent.rollout.engine import EngineSettings
+from ascent.rollout.speculation import speculative_config
 from ascent.types import Sampling
 
 
@@ -22,6 +24,7 @@ def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
         "gpu_memory_utilization": settings.engine_share,
         "kv_cache_memory_bytes": settings.kv_cache_bytes,
         "trust_remote_code": settings.trust_remote_code,
+        "speculative_config": speculative_config(settings.speculative, settings.speculative_tokens),
         "logprobs_mode": "processed_logprobs",  # after temperature, as the trainer computes them
         "generation_config": "vllm",  # sampling is given with each request, never taken from the checkpoint
     }
@@ -34,7 +37,9 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
         option = name.replace("_", "-")
         if value is None:
             continue
-        if isinstance(value, bool):
+        if isinstance(value, dict):
+            options += [f"--{option}", json.dumps(value)]
+        elif isinstance(value, bool):
             options.append(f"--{option}" if value else f"--no-{option}")
         else:
             options += [f"--{option}", str(value)]

@@ -11,11 +11,12 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from ascent.host import open_files
+from ascent.host.engine_cores import cores_beside_engines
 from ascent.host.machine_share import cores_of_this_process
 from ascent.sandbox.base import make_base, remove_tree
 from ascent.sandbox.canary import holes
@@ -73,6 +74,7 @@ class _Work:
         self.changed = threading.Condition()
         self.jobs: deque[_Job] = deque()
         self.closed = False
+        self.cores: tuple[int, ...] = ()  # for slots; empty: those that they have
         self.running = self.finished = self.infrastructure_errors = self.restarts = self.most_queued = 0
         self.busy = self.queued = self.exposed = 0.0
 
@@ -132,6 +134,9 @@ class _SlotThread(threading.Thread):
             return
         try:
             while (job := self._work.take()) is not None:
+                if self._work.cores != self.slot.config.cores:
+                    self.slot.config = replace(self.slot.config, cores=self._work.cores)
+                    self._replace()  # if that fails, so does the job's first attempt
                 self._judge(job)
         finally:
             self.slot.close()
@@ -220,6 +225,7 @@ class Sandbox:
             scratch_bytes=self.limits.scratch_bytes,
         )
         self._work = _Work()
+        self._cores = frozenset(os.sched_getaffinity(0))  # before an engine binds this process
         base, self._lock = make_base()
         first_uid = _free_user_ids() if os.geteuid() == 0 else None
         self._threads: list[_SlotThread] = []
@@ -288,6 +294,11 @@ class Sandbox:
         job = _Job(program, plan, limits or self.limits, Future(), time.monotonic())
         self._work.put(job)
         return job.future
+
+    def keep_off_engines(self) -> None:
+        """From the next program on, use cores to which no engine on this machine is bound. Call it once they stand."""
+        left = cores_beside_engines(self._cores)
+        self._work.cores = () if left == self._cores else tuple(sorted(left))
 
     def check(self, language: Language, tests: Sequence[Test], prelude: str = "") -> None:
         """Raise what `submit` would raise for a program in this language with these tests, and SandboxError when

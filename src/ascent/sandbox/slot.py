@@ -40,6 +40,7 @@ class SlotConfig:
 
     interpreter: Interpreter
     nice: int = 19
+    cores: tuple[int, ...] = ()  # that its processes may use; empty: those of the thread that starts them
     without: frozenset[str] = frozenset()
     read_only: bool = False
     scratch_bytes: int = 64 << 20
@@ -49,6 +50,7 @@ class SlotConfig:
         python = self.interpreter
         return {
             "nice": self.nice,
+            "cores": list(self.cores),
             "without": sorted(self.without),
             "read_only": self.read_only,
             "read": list(python.read),
@@ -123,7 +125,8 @@ class Slot:
     with that thread."""
 
     def __init__(self, config: SlotConfig, base: str, uid: int | None) -> None:
-        self._config, self._base, self._uid = config, base, uid
+        self.config = config  # of the processes that are started next
+        self._base, self._uid = base, uid
         self._scratch = ""
         self._supervisor: _Process | None = None
         self._comparer: _Process | None = None
@@ -146,7 +149,7 @@ class Slot:
             raise SlotError(f"a sandbox {module} could not start: {own_shortage(error) or error}") from error
         process.sock.settimeout(_START_SECONDS)
         try:
-            wire.send(process.sock, self._config.message(self._scratch, self._uid))
+            wire.send(process.sock, self.config.message(self._scratch, self._uid))
             process.report, _, _ = wire.receive(process.sock)
         except wire.ClosedError as error:
             words = process.last_words()
@@ -163,7 +166,7 @@ class Slot:
                 errors = os.memfd_create("slot-errors", os.MFD_CLOEXEC)
                 unless_started.callback(os.close, errors)
                 popen = subprocess.Popen(
-                    self._config.interpreter.command(module, theirs.fileno()),
+                    self.config.interpreter.command(module, theirs.fileno()),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,

@@ -103,6 +103,7 @@ def train(
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
             trainer = _trainer(config, args, folder, tokenizer, tasks, engine, rewards, recorder)
+        sandbox.keep_off_engines()
         if trainer.engine is not None:
             stack.callback(trainer.engine.close)
         try:

@@ -56,6 +56,7 @@ from ascent.training.records.evaluations import Evaluations, OpenEvaluation, che
 from ascent.training.records.generations import Generations
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.records.shapes import Shapes
 from ascent.training.records.step_metrics import StepMetrics, gained, seen
 from ascent.training.sampling_settings import completion_seed, sampling_settings
 from ascent.training.step.agreement import Agreement
@@ -140,6 +141,7 @@ class GRPOTrainer(Updating):
         self._generation = 0
         self._batch: BatchRecord | None = None
         self._step_metrics = StepMetrics(self.accelerator.device)
+        self._shapes = Shapes.of_training(self.model, print_on_stderr if ranks.rank == 0 else lambda text: None)
         self._kept = Generations(recorder, run_name, ranks, self.accelerator.device)
         self._engine_stats = lambda: of_all_ranks(self.engine, ranks, same_servers=self._served)
         self._evaluations = Evaluations(ranks, self._clock, recorder, run_name, self.args.seed, self._engine_stats)
@@ -337,7 +339,7 @@ class GRPOTrainer(Updating):
         self._reward_seconds, self._sampled_since_step = 0.0, False
         norm = None if grad_norm is None else float(grad_norm)
         metrics = {"loss": loss, "learning_rate": self._get_learning_rate(), "grad_norm": norm}
-        metrics |= self._step_metrics.gained(self._metrics["train"])
+        metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)
         for name, seconds in asdict(times).items():
             self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
         if self._recorder is not None and self.accelerator.is_main_process:

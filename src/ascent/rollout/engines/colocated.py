@@ -14,9 +14,10 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
 from ascent.rollout.engines.counter import EngineCounter
-from ascent.rollout.in_vllm.compat import seeded_prefill
+from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.rollout.speculation import check_speculation
 from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.rollout.vllm_arguments import engine_arguments, sampling_arguments
 from ascent.rollout.weights.in_place import InPlaceWeights, WeightLoader
@@ -167,11 +168,13 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
 def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
     if engine_kind() == "cpu":
         check_cpu_engine()
+    check_speculation(settings.speculative)
     with _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         seeded_prefill.mend()  # vLLM's plug-ins, which do it too, may be switched off (VLLM_PLUGINS)
+        speculative_temperature.mend()
         arguments = EngineArgs(
             **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,

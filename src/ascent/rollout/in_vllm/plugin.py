@@ -10,9 +10,10 @@ def register() -> None:
     """Called by vLLM in its front end, engine core and workers, possibly several times in one process."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from ascent.rollout.in_vllm.compat import seeded_prefill
+    from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 
     seeded_prefill.mend()
+    speculative_temperature.mend()
     if SHM_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             SHM_BACKEND, "ascent.rollout.in_vllm.shm_receiver", "ShmWeightTransferEngine"

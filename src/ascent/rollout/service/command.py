@@ -46,6 +46,8 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         engine_share=args.engine_share,
         kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 2**20,
         trust_remote_code=args.trust_remote_code,
+        speculative=args.speculative,
+        speculative_tokens=args.speculative_tokens,
     )
     wanted = ServiceSettings(
         engine,

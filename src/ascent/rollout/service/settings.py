@@ -11,6 +11,7 @@ from typing import Any
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
+from ascent.rollout.speculation import check_speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def from_json(values: dict[str, Any]) -> ServiceSettings:
 
 def check(settings: ServiceSettings, api_key: str | None) -> None:
     """Raise InputError for what can't be served."""
+    check_speculation(settings.engine.speculative)
     if settings.replicas < 1 or settings.tensor_parallel < 1:
         raise InputError("a service needs at least one replica, and each at least one device")
     if not settings.loopback and not api_key:

@@ -49,7 +49,7 @@ def main() -> NoReturn:
     """Serve the judge on the inherited socket until it closes."""
     sock = wire.open_socket(int(sys.argv[1]))
     config, _, _ = wire.receive(sock)
-    confine.be_modest(config["nice"])
+    confine.be_modest(config["nice"], config["cores"])
     confine.protect_slot()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     confine.Confinement(config, namespaced=False, namespace_reason="").seal()

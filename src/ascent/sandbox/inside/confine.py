@@ -239,9 +239,11 @@ def furnish_namespaces(scratch: str, scratch_bytes: int, uid: int | None) -> Non
     mount("tmpfs", scratch, "tmpfs", _MS_NOSUID_NODEV, options)
 
 
-def be_modest(nice: int) -> None:
-    """Lower this process's priority, for its children too."""
+def be_modest(nice: int, cores: list[int]) -> None:
+    """Lower this process's priority and keep to these cores (none: to those that it has), for its children too."""
     os.nice(max(0, nice - os.nice(0)))
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def protect_slot() -> None:

@@ -32,7 +32,7 @@ def main() -> NoReturn:
     sock = wire.open_socket(int(sys.argv[1]))
     config, _, _ = wire.receive(sock)
     os.umask(0o077)
-    confine.be_modest(config["nice"])
+    confine.be_modest(config["nice"], config["cores"])
     namespaced, reason = _move_into_namespaces(config, sock)
     confine.protect_slot()
     _signal.signal(_SIGTERM, _parent_died)

@@ -61,4 +61,6 @@ def from_config(
         kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 2**20,
         trust_remote_code=config.model.trust_remote_code,
         external_launcher=num_processes > 1,
+        speculative=rollout.speculative,
+        speculative_tokens=rollout.speculative_tokens,
     )
