@@ -41,6 +41,9 @@ TESTS = tuple(
         "rewards/test_model_reward.py::test_a_training_gets_trl_s_rewards",
         "rewards/test_model_reward.py::test_scores_are_those_of_each_text_alone_however_they_are_padded",
         "training/test_evaluations.py::test_a_training_does_not_notice_its_evaluations",
+        "training/batches/test_equal_gradients.py::test_every_loss",
+        "training/batches/test_equal_gradients.py::test_every_saving_alone",
+        "training/batches/test_equal_gradients.py::test_from_sampling_to_gradient",
         "training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
     )
 )

@@ -22,31 +22,33 @@ RANKS = 2
 
 @dataclass(frozen=True)
 class Scenario:
-    """A training of two ranks: with `savings` by Ascent, without by TRL. `silent`: a rank that has no signal at all."""
+    """A training of two ranks: with `savings` by Ascent, without by TRL. `silent`: a rank that has no signal at all.
+    `slow`: only among the slow tests."""
 
     case: Case
     savings: Mapping[str, Any] | None
     silent: int | None = None
     sharded: bool = False
+    slow: bool = False
 
 
 _CASE = replace(CASES["plain"], ragged=replace(CASES["plain"].ragged, groups=8), slices=4, accumulation=4)
 _KL = replace(_CASE, settings={"beta": 0.1}, ragged=replace(_CASE.ragged, reference=True))
 _HALVES = replace(_CASE, accumulation=2, whole=False)  # each rank shuffles its rows, so what a window holds differs
 SCENARIOS: dict[str, Scenario] = {
-    "nothing-saved": Scenario(_CASE, NO_SAVING, silent=0),
+    "nothing-saved": Scenario(_CASE, NO_SAVING, silent=0, slow=True),
     "first-silent": Scenario(_CASE, ALL_SAVINGS, silent=0),
-    "second-silent": Scenario(_CASE, ALL_SAVINGS, silent=1),
+    "second-silent": Scenario(_CASE, ALL_SAVINGS, silent=1, slow=True),
     "second-silent-unbalanced": Scenario(_CASE, {**ALL_SAVINGS, "balance_ranks": False}, silent=1),
-    "both-learn": Scenario(_CASE, ALL_SAVINGS),
+    "both-learn": Scenario(_CASE, ALL_SAVINGS, slow=True),
     "tokens-of-all-ranks": Scenario(with_loss(_CASE, "dapo"), ALL_SAVINGS, silent=1),
     "kl": Scenario(_KL, ALL_SAVINGS, silent=1),
     "two-windows": Scenario(_HALVES, ALL_SAVINGS, silent=0),
     "two-windows-of-trl": Scenario(_HALVES, None, silent=0),
     "micro-batch-means": Scenario(with_loss(_CASE, "bnpo"), ALL_SAVINGS, silent=1),
     "micro-batch-means-of-trl": Scenario(with_loss(_CASE, "bnpo"), None, silent=1),
-    "sharded": Scenario(_CASE, ALL_SAVINGS, silent=1, sharded=True),
-    "sharded-kl": Scenario(_KL, ALL_SAVINGS, silent=1, sharded=True),
+    "sharded": Scenario(_CASE, ALL_SAVINGS, silent=1, sharded=True, slow=True),
+    "sharded-kl": Scenario(_KL, ALL_SAVINGS, silent=1, sharded=True, slow=True),
 }
 
 

@@ -16,8 +16,8 @@ from tests.training.batches.policies import build_policy
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 1e-5
-REPLICATED = [name for name, scenario in SCENARIOS.items() if not scenario.sharded and scenario.savings is not None]
-SHARDED = [name for name, scenario in SCENARIOS.items() if scenario.sharded]
+USUAL = [name for name, scenario in SCENARIOS.items() if not scenario.slow]
+SLOW = [name for name, scenario in SCENARIOS.items() if scenario.slow]
 Trained = Callable[[str, int], Any]
 
 
@@ -41,13 +41,13 @@ def run(names: Sequence[str], folder: Path) -> Trained:
 
 
 @pytest.fixture(scope="module")
-def replicated(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return run([name for name, each in SCENARIOS.items() if not each.sharded], tmp_path_factory.mktemp("ranks"))
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return run(USUAL, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return run(SHARDED, tmp_path_factory.mktemp("shards"))
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return run(SLOW, tmp_path_factory.mktemp("slow-ranks"))
 
 
 def in_one_process(scenario: Scenario, folder: Path) -> list[Any]:
@@ -81,12 +81,12 @@ def compare(name: str, trained: Trained, folder: Path) -> None:
         assert one["metrics"] == pytest.approx(other["metrics"], nan_ok=True), "both ranks log the same"
 
 
-@pytest.mark.parametrize("name", REPLICATED)
-def test_replicated(replicated: Trained, tmp_path: Path, name: str) -> None:
-    compare(name, replicated, tmp_path)
+@pytest.mark.parametrize("name", [name for name in USUAL if SCENARIOS[name].savings is not None])
+def test_two_ranks(usual: Trained, tmp_path: Path, name: str) -> None:
+    compare(name, usual, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHARDED)
-def test_sharded(sharded: Trained, tmp_path: Path, name: str) -> None:
-    compare(name, sharded, tmp_path)
+@pytest.mark.parametrize("name", SLOW)
+def test_two_ranks_replicated_and_sharded(slow: Trained, tmp_path: Path, name: str) -> None:
+    compare(name, slow, tmp_path)
