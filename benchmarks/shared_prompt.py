@@ -60,18 +60,18 @@ def small_llama(hidden: int = 256, layers: int = 6, vocabulary: int = 512) -> to
     from ascent import devices
 
     torch.manual_seed(0)
-    model: Any = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=hidden,
-            intermediate_size=3 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=hidden // 64,
-            num_key_value_heads=hidden // 64,
-            max_position_embeddings=65536,
-            tie_word_embeddings=True,
-        )
-    ).to(devices.current())
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        max_position_embeddings=65536,
+        tie_word_embeddings=True,
+    )
+    model: Any = LlamaForCausalLM(config)
+    model.to(devices.current())
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     return model
 

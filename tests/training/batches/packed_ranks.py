@@ -7,6 +7,7 @@ in one process; how far they are apart, and how often the layers ran, is written
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import sys
@@ -63,6 +64,14 @@ def wrapped(kind: str) -> tuple[Any, Any]:
     return model, model
 
 
+def count(runs: list[int], *_: Any) -> None:
+    runs.append(1)
+
+
+def unwrapped(bare: Any, _: Any) -> Any:
+    return bare
+
+
 def gradients(model: Any) -> dict[str, torch.Tensor]:
     return {
         name: value.grad.full_tensor() if hasattr(value.grad, "full_tensor") else value.grad.clone()
@@ -80,8 +89,9 @@ def main() -> None:
             for way in ways:
                 model, bare = wrapped(kind)
                 runs: list[int] = []
-                bare.model.layers[0].register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
-                packed = PackedForward(trl_pass, shared_prompt=way, unwrap=lambda model, bare=bare: bare)  # type: ignore[arg-type]
+                bare.model.layers[0].register_forward_pre_hook(functools.partial(count, runs))
+                setting: Any = way
+                packed = PackedForward(trl_pass, shared_prompt=setting, unwrap=functools.partial(unwrapped, bare))
                 backward(packed.logps, model, batches[RANK])
                 first = len(runs)
                 model.zero_grad()

@@ -104,7 +104,7 @@ def test_cuts_are_the_cheapest_there_are(seed: int) -> None:
             width, rows = widths[part[0]], len(part)
             if most is not None and rows > 1 and rows * width > most:
                 return float("inf")
-            cost += start + price(rows, width) + width * sum(extra[place] for place in part if extra)  # type: ignore[index]
+            cost += start + price(rows, width) + width * sum(extra[place] for place in part if extra)
         return cost
 
     def all_cuts() -> Any:
