@@ -1,11 +1,15 @@
-"""Score the readers against a folder of field cases: `python benchmarks/field_cases.py FOLDER`.
+"""Score the readers on real reports: `python benchmarks/field_cases.py --cases FOLDER` (`--list` shows every miss).
 
-The folder holds `env-*.txt`, `npusmi-*.txt`, `log-*.txt` and an INDEX.md with one table row a file.
-Environments count as
-right when verdict and row are, npu-smi tables when every claim of the index that can be read by a program
-holds (driver,
-number of devices, health, support, load, numbering, failure), logs when the primary cause is of the family
-named.
+The folder holds the reports, and what is right about each: in `cases.toml` (tables `[[case]]`, see `_case`), or in
+an INDEX.md with one table row a file. The substance counts:
+
+- a log is *right* when the cause is the first finding, its advice holds the fix, and no other alarm stands
+  beside it; *partly right* when the cause is among the first three findings, or the fix is in the advice, or the
+  line that tells is shown as not explained; everything else is wrong;
+- a *false all-clear* is a report of a failure that is called healthy; a *false alarm* is one on a healthy log;
+- an environment is right when verdict and row are, and no error is found beside those expected;
+- a table is right when what was expected is read (driver, devices, health, support, load), at least one device
+  or the failure was read, and no error is found beside those expected.
 """
 
 from __future__ import annotations
@@ -13,32 +17,161 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from ascent.environment import checks, matrix, reports
-from ascent.environment.faults import diagnose_text
+from ascent.environment.faults import Diagnosis, diagnose_text
 from ascent.environment.finding import Finding
 
-Case = tuple[str, list[str], str]
-UNHEALTHY = ("Warning", "Alarm", "Critical")
+Grade = Literal["right", "partly", "wrong"]
+_FILE = re.compile(r"(env|npusmi|log)-[\w-]+\.txt")
+_TOKEN = re.compile(
+    r"--[a-z][\w-]+|[A-Za-z][\w.-]*_[\w.-]*\w|\b[a-z]+-[a-z]\w+|\b[A-Z]{3,}[A-Za-z0-9]*\b|\b\d+(?:\.\d+)+\w*"
+)
+_SHARED_WORDS = 4  # words of a fix without a name in it that the advice must share, or all where it has fewer
 
 
-def index(folder: Path) -> dict[str, list[str]]:
-    """File name -> the cells of its row in INDEX.md, without the name."""
-    rows = {}
+@dataclass(frozen=True)
+class Case:
+    """A report and its right reading.
+
+    ``causes`` are entries of which one must be named; ``says`` are expressions of which one must stand in the named
+    cause; ``fixes`` are expressions of which one must stand in its advice. ``also`` may be found beside it.
+    ``claims`` are the sentences about an environment or a table.
+    """
+
+    name: str
+    kind: str
+    text: str
+    healthy: bool = False
+    causes: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    claims: str = ""
+    rules: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """What was read of a case. ``rank`` counts the findings from 1, 0: the cause isn't among them."""
+
+    case: Case
+    grade: Grade
+    misses: tuple[str, ...] = ()
+    rank: int = 0
+    fix: bool = False
+    false_findings: tuple[str, ...] = ()
+    all_clear: bool = False
+    false_alarm: bool = False
+
+
+def read_cases(folder: Path) -> list[Case]:
+    """The cases of a folder, from cases.toml where it is there, else from INDEX.md."""
+    if (folder / "cases.toml").is_file():
+        tables = tomllib.loads((folder / "cases.toml").read_text("utf-8"))["case"]
+        return [_case(folder, table) for table in tables]
+    cases = []
     for line in (folder / "INDEX.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if re.fullmatch(r"(env|npusmi|log)-\d+\.txt", cells[0]):
-            rows[cells[0]] = cells[1:]
-    return rows
+        if match := _FILE.fullmatch(cells[0]):
+            cases.append(_indexed(match[1], folder / cells[0], cells[1:]))
+    return cases
 
 
-def environment_misses(text: str, cells: list[str]) -> Iterator[str]:
-    """What differs from the expected verdict, such as `no, nearest row v0.18.0: CANN 8.5.0 != 8.5.1`."""
-    expected = cells[1]
-    judgement = matrix.judge(reports.parse(text))
-    got = judgement.kind
+def _case(folder: Path, table: dict[str, Any]) -> Case:
+    """A table of cases.toml: file, kind (log, env, npusmi), and the fields of `Case`."""
+    case = Case(table["file"], table["kind"], _text(folder / table["file"]))
+    lists = {key: tuple(table.get(key, ())) for key in ("causes", "says", "fixes", "also")}
+    rules = tuple(table["rules"]) if "rules" in table else None
+    return replace(case, healthy=table.get("healthy", False), claims=table.get("claims", ""), rules=rules, **lists)
+
+
+def _indexed(kind: str, file: Path, cells: Sequence[str]) -> Case:
+    if kind != "log":
+        return Case(file.name, kind, _text(file), claims=cells[1])
+    family, _, fix = cells[:3]
+    return Case(file.name, kind, _text(file), family.endswith("healthy"), (family,), fixes=_names_in(fix))
+
+
+def _text(file: Path) -> str:
+    return file.read_text("utf-8", errors="replace")
+
+
+def _names_in(fix: str) -> tuple[str, ...]:
+    """Expressions for the names in a described fix (settings, commands, versions), or for its words where none is."""
+    names = tuple(dict.fromkeys(re.escape(name.strip(".")) for name in _TOKEN.findall(fix)))
+    words = list(dict.fromkeys(word[:6] for word in re.findall(r"[a-z]{5,}", fix.lower())))
+    every = "".join(f"(?=.*{word})" for word in words[:_SHARED_WORDS])
+    return names or ((every,) if every else ())
+
+
+# ---- logs ----------------------------------------------------------------------------------------------------------
+def score_log(case: Case) -> Score:
+    reading = diagnose_text(case.text)
+    alarms = [
+        each
+        for each in reading.diagnoses
+        if each.role not in ("consequence", "beside")
+        and (each.level in ("error", "warning") or each.fault in case.causes)
+    ]
+    if case.healthy:
+        alarmed = any(each.level != "note" for each in alarms) or reading.verdict in ("fault", "unknown")
+        what = alarms[0].fault if alarms else reading.verdict
+        misses = (f"alarm on a healthy log: {what}",) if alarmed else ()
+        if not alarmed and reading.verdict != "healthy":
+            return Score(case, "partly", (f"healthy, but called {reading.verdict}",))
+        return Score(case, "wrong" if alarmed else "right", misses, false_alarm=alarmed)
+    named = [_names_cause(case, each) for each in alarms]
+    rank = named.index(True) + 1 if any(named) else 0
+    false = tuple(
+        each.fault for each, right in zip(alarms, named, strict=True) if not right and each.fault not in case.also
+    )
+    looked_at = alarms[rank - 1] if rank else alarms[0] if alarms else None
+    fix = looked_at is not None and _holds(case.fixes, " ".join(looked_at.mend), default=rank > 0)
+    shown = _holds(case.says, " ".join(each.text for each in reading.unexplained), default=False)
+    all_clear = reading.verdict == "healthy"
+    misses = _log_misses(case, alarms, reading.verdict, rank, fix, false)
+    grade: Grade = "wrong"
+    if rank == 1 and fix and not false:
+        grade = "right"
+    elif not all_clear and (1 <= rank <= 3 or (fix and case.fixes) or shown):
+        grade = "partly"
+    return Score(case, grade, misses, rank, fix, false, all_clear)
+
+
+def _log_misses(
+    case: Case, alarms: Sequence[Diagnosis], verdict: str, rank: int, fix: bool, false: Sequence[str]
+) -> tuple[str, ...]:
+    misses = []
+    if rank != 1:
+        first = alarms[0].fault if alarms else verdict
+        misses.append(f"{first}, expected {' or '.join(case.causes or case.says)}" + (f" (is {rank}.)" if rank else ""))
+    if not fix:
+        misses.append(f"the fix isn't in the advice: {' or '.join(case.fixes)}")
+    if false:
+        misses.append(f"also found: {', '.join(false)}")
+    return tuple(misses)
+
+
+def _names_cause(case: Case, found: Diagnosis) -> bool:
+    return found.fault in case.causes or _holds(case.says, f"{found.fault} {found.cause}", default=False)
+
+
+def _holds(expressions: Iterable[str], text: str, *, default: bool) -> bool:
+    wanted = list(expressions)
+    return any(re.search(each, text, re.I | re.S) for each in wanted) if wanted else default
+
+
+# ---- environments and tables -----------------------------------------------------------------------------------------
+def score_environment(case: Case) -> Score:
+    environment = reports.parse(case.text)
+    judgement = matrix.judge(environment)
+    expected, misses = case.claims, []
     if expected.startswith("yes"):
         wanted = {"fits"}
     elif expected.startswith("no,"):
@@ -47,105 +180,131 @@ def environment_misses(text: str, cells: list[str]) -> Iterator[str]:
         wanted = {"not stated"}
     else:
         wanted = {"no row", "newer"}
-    if got not in wanted:
-        yield f"verdict {got}, expected {' or '.join(sorted(wanted))}"
+    if judgement.kind not in wanted:
+        misses.append(f"verdict {judgement.kind}, expected {' or '.join(sorted(wanted))}")
     row = re.search(r"row v([\w.+]+)", expected)
     if row and (judgement.row is None or judgement.row.vllm_ascend != row[1].rstrip(":")):
-        yield f"row {judgement.row and judgement.row.vllm_ascend}, expected {row[1]}"
+        misses.append(f"row {judgement.row and judgement.row.vllm_ascend}, expected {row[1]}")
     stated = re.findall(r"([\w-]+) \S+ != (\S+?)(?=;|$)", expected) if expected.startswith("no,") else []
     seen = {(each.component.replace("-", "_"), each.want) for each in judgement.differences}
-    for component, want in stated:
-        if (component.replace("-", "_"), want) not in seen:
-            yield f"difference not found: {component} wants {want}"
+    misses += [
+        f"difference not found: {name} wants {want}"
+        for name, want in stated
+        if (name.replace("-", "_"), want) not in seen
+    ]
+    allowed = {"A401"} if expected.startswith("no,") else set()
+    if "npu-smi fails" in case.text or "ret is -" in case.text:
+        allowed.add("A202")
+    return _judged(case, misses, checks.run(environment), allowed, read=_anything_read(environment))
 
 
-def table_misses(text: str, cells: list[str]) -> Iterator[str]:
-    """What differs from the claims in the expected reading of an npu-smi output."""
-    expected = cells[1]
-    environment = reports.parse(text)
-    found = checks.run(environment)
-    devices = environment.npu.devices
+def _anything_read(environment: Any) -> bool:
+    return bool(environment.packages or environment.cann or environment.npu.devices or environment.remarks)
+
+
+def score_table(case: Case) -> Score:
+    environment = reports.parse(case.text)
+    found, devices, expected = checks.run(environment), environment.npu.devices, case.claims
+    misses, allowed = [], set()
     if (driver := re.search(r"\bdriver (\d[\w.]*)", expected)) and environment.npu.driver != driver[1]:
-        yield f"driver {environment.npu.driver!r}, expected {driver[1]}"
+        misses.append(f"driver {environment.npu.driver!r}, expected {driver[1]}")
     if "no driver version" in expected and environment.npu.driver:
-        yield "a driver version, expected none"
-    count = re.search(r"= (\d+) NPUs|(\d+)x 9|x(\d+) chips", expected)
+        misses.append("a driver version, expected none")
+    count = re.search(r"= (\d+) NPUs|(\d+)x (?:Ascend ?)?[39]|x(\d+) chips|(\d+) devices", expected)
     if count and len(devices) != int(next(number for number in count.groups() if number)):
-        yield f"{len(devices)} devices, expected {count[0]}"
-    for state in UNHEALTHY:
+        misses.append(f"{len(devices)} devices, expected {count[0]}")
+    for state in ("Warning", "Alarm", "Critical"):
         said = re.search(rf"NPU (\d+) {state}|health {state}", expected)
-        if said and not any(each.health == state and said[1] in (None, str(each.npu)) for each in devices):
-            yield f"health {state} not seen"
+        if said:
+            allowed.add("A203")
+            if not any(each.health.startswith(state) and said[1] in (None, str(each.npu)) for each in devices):
+                misses.append(f"health {state} not seen")
     if ("all OK" in expected or expected == "healthy") and any(each.health != "OK" for each in devices):
-        yield "a device that isn't OK"
-    yield from _rule(
-        found, "A205", "error", "supported" in expected and bool(re.search(r"isn't|unsupported", expected))
-    )
-    yield from _rule(found, "A205", "error", "not a GRPO target" in expected)
-    yield from _rule(found, "A205", "ok", bool(re.search(r"A[23],? supported|is A2", expected)))
-    yield from _rule(found, "A204", "warning", bool(re.search(r"in use|used by|dies 6|MB used", expected)))
-    yield from _rule(found, "A204", "ok", "idle" in expected)
-    yield from _rule(found, "A207", "warning", "non-contiguous" in expected)
-    yield from _rule(found, "A202", "error", bool(re.search(r"dcmi|driver libs", expected)))
-    if used := re.search(r"(\d+)/(\d+) MB used", expected):
-        pairs = {(each.memory_used_mb, each.memory_total_mb) for each in devices}
-        if (int(used[1]), int(used[2])) not in pairs:
-            yield f"memory {used[0]} not seen"
+        misses.append("a device that isn't OK")
+    for rule, level, pattern in _CLAIMS:
+        if re.search(pattern, expected):
+            if not any(each.rule == rule and each.level == level for each in found):
+                misses.append(f"no {level} under {rule}")
+            allowed |= {rule, "A206"} if rule == "A205" else {rule}
+    if re.search(r"310|ProB", " ".join(environment.chips)):
+        allowed |= {"A205", "A206"}  # said of the chip whatever the report was about
+    used = re.search(r"(\d+)/(\d+) MB used", expected)
+    if used and (int(used[1]), int(used[2])) not in {(each.memory_used_mb, each.memory_total_mb) for each in devices}:
+        misses.append(f"memory {used[0]} not seen")
     if "blank" in expected and not any(process.name == "" for process in environment.npu.processes):
-        yield "processes without a name were dropped"
+        misses.append("processes without a name were dropped")
+    return _judged(case, misses, found, allowed, read=bool(devices or environment.npu.error))
 
 
-def _rule(found: list[Finding], rule: str, level: str, expected: bool) -> Iterator[str]:
-    if expected and not any(each.rule == rule and each.level == level for each in found):
-        yield f"no {level} under {rule}"
+_CLAIMS = (
+    ("A205", "error", r"isn't supported|unsupported|not a GRPO target"),
+    ("A205", "ok", r"A[23],? supported|is A2"),
+    ("A204", "warning", r"in use|used by|dies 6|MB used"),
+    ("A204", "ok", r"\bidle"),
+    ("A207", "warning", r"non-contiguous"),
+    ("A202", "error", r"dcmi|driver libs"),
+)
 
 
-def log_misses(text: str, cells: list[str]) -> Iterator[str]:
-    """The family that was named instead of the expected one, and alarms on healthy logs."""
-    family = cells[0]
-    reading = diagnose_text(text)
-    if family.endswith("healthy") and reading.verdict != "healthy":
-        yield f"alarm on a healthy log: {reading.verdict}"
-    got = reading.primary.fault if reading.primary else reading.verdict
-    if got != family and not (family == "healthy" and reading.verdict == "healthy"):
-        yield f"{got}, expected {family}"
+def _judged(case: Case, misses: list[str], found: Iterable[Finding], allowed: set[str], *, read: bool) -> Score:
+    """The score of an environment or a table: nothing missed, something read, no error that isn't expected."""
+    right = set(case.rules) if case.rules is not None else allowed
+    errors = tuple(f"{each.rule} {each.what}" for each in found if each.level == "error" and each.rule not in right)
+    lacking = [f"no {rule}" for rule in case.rules or () if not any(each.rule == rule for each in found)]
+    if not read:
+        misses = [*misses, "nothing was read"]
+    told = (*misses, *lacking, *(f"false error: {each}" for each in errors))
+    grade: Grade = "right" if not told else "partly" if not misses and read else "wrong"
+    return Score(case, grade, told, false_findings=errors)
 
 
-KINDS: dict[str, Callable[[str, list[str]], Iterator[str]]] = {
-    "env": environment_misses,
-    "npusmi": table_misses,
-    "log": log_misses,
-}
+KINDS: dict[str, Callable[[Case], Score]] = {"env": score_environment, "npusmi": score_table, "log": score_log}
 
 
-def score(folder: Path) -> dict[str, tuple[int, int, list[str]]]:
-    """Kind -> right, all, and a line for each miss."""
-    rows = index(folder)
-    result = {}
-    for kind, misses_of in KINDS.items():
-        right, misses = 0, []
-        files = sorted(folder.glob(f"{kind}-*.txt"))
-        for file in files:
-            wrong = list(misses_of(file.read_text("utf-8", errors="replace"), rows[file.name]))
-            right += not wrong
-            misses += [f"{file.name}: {'; '.join(wrong)}"] if wrong else []
-        result[kind] = (right, len(files), misses)
-    return result
+def score(folder: Path) -> list[Score]:
+    """The scores of all cases of a folder, in the order of its index."""
+    return [KINDS[case.kind](case) for case in read_cases(folder)]
+
+
+def summary(scores: Sequence[Score]) -> list[str]:
+    """A line for each kind of report, and one for what must not happen."""
+    lines = []
+    groups = {kind: [each for each in scores if each.case.kind == kind and not each.case.healthy] for kind in KINDS}
+    groups["healthy"] = [each for each in scores if each.case.healthy]
+    for kind, group in groups.items():
+        counts = {grade: sum(each.grade == grade for each in group) for grade in ("right", "partly", "wrong")}
+        if not group:
+            continue
+        line = f"{kind:8}{len(group):4}: {counts['right']} right, {counts['partly']} partly, {counts['wrong']} wrong"
+        if kind == "log":
+            line += (
+                f"; cause first {sum(each.rank == 1 for each in group)}, among three "
+                f"{sum(1 <= each.rank <= 3 for each in group)}, fix {sum(each.fix for each in group)}"
+            )
+        lines.append(f"{line}; false findings {sum(len(each.false_findings) for each in group)}")
+    lines.append(
+        f"false all-clear: {sum(each.all_clear for each in scores)}; false alarms on healthy logs: "
+        f"{sum(each.false_alarm for each in scores)}"
+    )
+    return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path, help="folder with the cases and INDEX.md")
-    folder = parser.parse_args().folder
-    if not (folder / "INDEX.md").is_file():
-        print(f"error: no INDEX.md in {folder}", file=sys.stderr)
+    parser.add_argument("--cases", type=Path, required=True, help="folder with the cases and cases.toml or INDEX.md")
+    parser.add_argument("--list", action="store_true", help="name every case that isn't right, and why")
+    arguments = parser.parse_args()
+    folder = arguments.cases
+    if not any((folder / name).is_file() for name in ("cases.toml", "INDEX.md")):
+        print(f"error: neither cases.toml nor INDEX.md in {folder}", file=sys.stderr)
         return 2
-    result = score(folder)
-    for kind, (right, total, misses) in result.items():
-        print(f"{kind:7} {right} of {total} right")
-        for miss in misses:
-            print(f"        {miss}")
-    return 0 if all(right == total for right, total, _ in result.values()) else 1
+    scores = score(folder)
+    print("\n".join(summary(scores)))
+    if arguments.list:
+        for each in scores:
+            if each.grade != "right":
+                print(f"{each.grade:6} {each.case.name}: {'; '.join(each.misses)}")
+    return 0 if all(each.grade == "right" for each in scores) else 1
 
 
 if __name__ == "__main__":

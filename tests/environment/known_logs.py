@@ -499,3 +499,18 @@ HEALTHY: dict[str, str] = {
     "empty": "",
     "driver notice": "DrvMngGetConsoleLogLevel failed. (ret=4)\nINFO all devices ready\n",
 }
+
+# Of these, the ones that show no work: neither an end nor steps that go on nor a service that answers.
+NOTHING_DONE = {
+    "optional import",
+    "fp16 loss scale",
+    "names with nan in them",
+    "banners and tensors",
+    "debugging settings",
+    "triton probe",
+    "settings printed",
+    "retries that worked",
+    "completions",
+    "separators",
+    "empty",
+}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from known_logs import FAULTY, HEALTHY
+from known_logs import FAULTY, HEALTHY, NOTHING_DONE
 
 from ascent.environment import explain_failure, faults, known_faults, log_scan, reports
 
@@ -43,7 +43,7 @@ def test_fault_is_found_among_the_noise_of_a_long_log(name: str) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_log_gives_no_alarm(name: str) -> None:
     reading = faults.diagnose_text(HEALTHY[name])
-    assert reading.verdict == "healthy", [
+    assert reading.verdict == ("unjudged" if name in NOTHING_DONE else "healthy"), [
         (each.fault, each.evidence) for each in reading.diagnoses
     ] or reading.unexplained
 
@@ -53,6 +53,17 @@ def test_all_healthy_logs_together_give_no_alarm() -> None:
     assert reading.verdict == "healthy", [
         (each.fault, each.evidence) for each in reading.diagnoses
     ] or reading.unexplained
+    assert reading.shown_by is not None
+
+
+@pytest.mark.parametrize(
+    "log",
+    ["", "\n\n", "\x00\x01\x02\x03" * 500, "INFO 11-29 10:00:00 [api_server.py:1] vLLM API server version 0.23.0\n"],
+)
+def test_log_that_shows_no_work_is_no_all_clear(log: str) -> None:
+    reading = faults.diagnose_text(log)
+    assert reading.verdict == "unjudged"
+    assert reading.shown_by is None
 
 
 def test_error_that_no_entry_knows_is_unknown() -> None:
@@ -83,7 +94,8 @@ def test_codes_differ_though_their_lines_are_alike() -> None:
 
 
 def test_number_that_isnt_a_code_is_none() -> None:
-    assert faults.diagnose_text("'num_tokens': 507035.0, step 507011 of 507014, port 507033\n").verdict == "healthy"
+    reading = faults.diagnose_text("'num_tokens': 507035.0, step 507011 of 507014, port 507033\n")
+    assert (reading.verdict, reading.diagnoses) == ("unjudged", ())
 
 
 def test_line_numbers_point_into_the_file() -> None:

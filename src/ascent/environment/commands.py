@@ -116,7 +116,7 @@ def explain(name: str, *, as_json: bool = False) -> int:
 
 
 def diagnose(source: str, *, as_json: bool = False) -> int:
-    """Diagnose a log, a run directory or standard input (`-`); 1 when there is a fault or an error that isn't known.
+    """Diagnose a log, a run directory or standard input (`-`); 0 when a log shows a run's work and none an error.
 
     Raises RefusedError when nothing can be read.
     """
@@ -145,12 +145,14 @@ def diagnose(source: str, *, as_json: bool = False) -> int:
                         "bytes": read.bytes,
                         "diagnoses": [each.as_dict() for each in read.diagnoses],
                         "unexplained": [vars(each) for each in read.unexplained],
+                        "shown_by": vars(read.shown_by) if read.shown_by else None,
                     }
                     for path, read in readings
                 ],
             },
         )
-    return 1 if any(read.verdict != "healthy" for _, read in readings) else 0
+    verdicts = {read.verdict for _, read in readings}
+    return 0 if "healthy" in verdicts and not verdicts & {"fault", "unknown"} else 1
 
 
 def check_model(

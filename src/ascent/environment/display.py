@@ -15,6 +15,11 @@ from ascent.environment.inventory import Environment
 from ascent.environment.settings import Setting
 
 WIDTH = 100
+_NOTHING = (
+    "no known fault and no line that looks like an error, but nothing that shows that a run did its work either (an "
+    "end, steps that go on, a service that answers): this is no all-clear. Look at the end of the log, and at the "
+    "logs of the other processes"
+)
 _COLOUR = {"error": "31;1", "warning": "33;1", "note": "36", "ok": "32", "head": "1"}
 
 
@@ -108,9 +113,13 @@ def reading(name: str, read: Reading, *, colour: bool = False) -> str:
     scope = f"{read.lines} lines" + (", read in part: very many distinct lines" if read.thinned else "")
     lines = [_paint(f"{name} ({scope})", "head", colour)]
     if read.verdict == "healthy":
-        lines.append(_paint("ok       no known fault and no error in this log", "ok", colour))
+        lines.append(_paint("ok       no known fault and no error in this log; it did its work:", "ok", colour))
+        if read.shown_by:
+            lines += _cell("         seen  ", f"line {read.shown_by.line}: {read.shown_by.text}", "", colour)
+    if read.verdict == "unjudged":
+        lines += _cell("unjudged ", _NOTHING if read.lines else "an empty log: nothing to judge", "warning", colour)
     if read.verdict == "unknown":
-        lines += _cell("unknown  ", "the log holds an error that no entry explains:", "warning", colour)
+        lines += _cell("unknown  ", "no known fault, but these lines look like errors:", "warning", colour)
         for each in read.unexplained:
             lines += _cell(f"         line {each.line}: ", each.text, "", colour)
         lines += _cell(
@@ -127,16 +136,21 @@ def reading(name: str, read: Reading, *, colour: bool = False) -> str:
 def diagnosis(found: Diagnosis, colour: bool = False) -> list[str]:
     """A diagnosis in lines: name and confidence, cause, cure, the lines it rests on, where it is known from."""
     label = f"{found.level:<8} "
-    if found.role == "consequence":
-        return _cell("         ", f"{found.fault}: follows from {found.follows_from}", "", colour)
+    if found.role in ("consequence", "beside"):
+        how = "follows from" if found.role == "consequence" else "was read from the same place as"
+        return _cell("         ", f"{found.fault}: {how} {found.follows_from}", "", colour)
     head = f"{found.fault} (confidence {found.confidence:.0%})"
     if found.role == "also" and found.level != "note":
         head = f"also seen: {head}"
     lines = _cell(label, head, found.level, colour)
     lines += _cell("         cause ", found.cause, "", colour)
+    if found.context:
+        lines += _cell("         where ", found.context, "", colour)
     for index, step in enumerate(found.mend):
         numbered = (f"{index + 1}. " if len(found.mend) > 1 else "") + step
         lines += _cell("         mend  " if index == 0 else "               ", numbered, "", colour)
+    for index, step in enumerate(found.decide):
+        lines += _cell("         tells " if index == 0 else "               ", step, "", colour)
     for each in found.evidence[:3]:
         where = f"line {each.line}: " if each.line else ""
         lines += _cell("         seen  ", where + each.text, "", colour)

@@ -57,6 +57,13 @@ class Entry:
             raise self.wrong(f"{field} must be a list of lists of texts, none of them empty, not {value!r}")
         return tuple(tuple(each) for each in value)
 
+    def flag(self, field: str) -> bool:
+        """A field that is true or false; false where it isn't there."""
+        value = self.fields.get(field, False)
+        if not isinstance(value, bool):
+            raise self.wrong(f"{field} must be true or false, not {value!r}")
+        return value
+
     def number(self, field: str, *, default: float, low: float, high: float) -> float:
         """A field that holds a number from low to high."""
         value = self._value(field, default)

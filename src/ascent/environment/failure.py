@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ascent.environment import display
+from ascent.environment import codes, display
 from ascent.environment.faults import diagnose_text
 
 
@@ -13,7 +13,7 @@ def explain_failure(text: str) -> str:
     """
     reading = diagnose_text(text)
     primary = reading.primary
-    if primary is None or primary.level == "note":
+    if primary is None or primary.level == "note" or primary.confidence <= codes.HARDLY_ANYTHING:
         return ""
     lines = display.diagnosis(primary)
     others = [each.fault for each in reading.diagnoses if each.role == "also" and each.level != "note"]

@@ -3,19 +3,23 @@
 An entry is a table `[[fault]]` with these fields; in which file and where it stands changes no result.
 
     id          names the fault; stands once in all files
-    when        any of these lists; every pattern of a list must be seen somewhere in the log
-    unless      patterns that rule the fault out
+    when        any of these lists; every pattern of a list must be seen, all in one place of the log
+    unless      patterns that rule the fault out: on the line of the first pattern, or anywhere with `~`
     rank        how near to the root it lies, 0 to 100: of several faults in one log the highest is the primary cause
                 (default 60)
     hides       faults that merely follow from this one; their ranks are lower
     level       error (default), warning, note (never an alarm)
+    catch_all   true: it says that something failed, hardly what; it stands back wherever another entry says more
     confidence  how surely the patterns mean this fault, up to 1 (default 0.7)
+    decide      where it may have other causes: what would tell, the likeliest first
     cause       what went wrong
     mend        what to do, step by step
     source      where the fault is known from; a number after # is a public issue or pull request
 
 A pattern is plain text, any case, within one line: `*` is anything, `<n>` a number, `||` an alternative.
-`^` at its head: the message begins the line, but for rank, process, level and time.
+`~` at its head: anywhere in the log, for settings and for what kind of run it is. `!` at its head: not on a line
+that says INFO, DEBUG or WARNING. `^` before an alternative: the message begins the line, but for rank, process,
+level and time.
 `#507014` is a status code where one can stand ("error code is", "runtime result =", "failed:").
 `@name` is a reading of numbers (measures.py); `@torch < 2.5.1` compares a version stated in the log.
 """
@@ -36,7 +40,7 @@ from ascent.environment.finding import Level
 _LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 _CODE = (
     r"(?:codes?(?:\s+is|\s*[:=])?|result(?:\s*[:=]|\s+is)?|ret(?:code)?\s*[:=]|errcode\s*[:=]|errno\s*[:=]?"
-    r"|failed\s*[:,]?)\s*"
+    r"|failed\s*[:,]?|error(?:\s*no)?\s*[:=\[(]?|(?:错误|返回)码\s*[为是:：]?)\s*\[?\(?"
 )
 # What may stand before a message in its line: rank, process, level, time.
 _LINE_START = r"(?m:^)(?:\[[^\]\n]*\]:?|\([^)\n]*\)|error|[\d:., -])*"
@@ -56,7 +60,9 @@ class Fault:
     hides: tuple[str, ...] = ()
     level: Level = "error"
     rank: int = 60
+    catch_all: bool = False
     confidence: float = 0.7
+    decide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,13 @@ class Pattern:
     alternatives: tuple[tuple[str, re.Pattern[str]], ...]  # all in lower case, like the text they are looked for in
     measures: tuple[str, ...] = ()
     strict: bool = False  # not on lines that say INFO, DEBUG or WARNING
+    anywhere: bool = False  # a setting or a kind of run: it holds wherever it stands
     version: tuple[str, str] | None = None
+
+    @property
+    def of_the_log(self) -> bool:
+        """Whether it holds for the log as a whole, not for a place in it."""
+        return self.anywhere or bool(self.measures) or self.version is not None
 
 
 @functools.cache
@@ -118,7 +130,9 @@ def _fault(entry: Entry) -> Fault:
             hides=entry.texts("hides", ()),
             level=level,
             rank=entry.whole("rank", default=60, low=0, high=100),
+            catch_all=entry.flag("catch_all"),
             confidence=entry.number("confidence", default=0.7, low=0.01, high=1.0),
+            decide=entry.texts("decide", ()),
         )
     except PatternError as error:
         raise entry.wrong(str(error)) from error
@@ -129,7 +143,10 @@ class PatternError(ValueError):
 
 
 def compile_pattern(text: str, strict: bool = False) -> Pattern:
-    """Read one pattern of the data file: text with `*`, `<n>`, `||`, `^`, `#code`, or a `@reading`."""
+    """Read one pattern of the data file: text with `*`, `<n>`, `||`, `^`, `~`, `!`, `#code`, or a `@reading`."""
+    whole = text
+    anywhere, text = text.startswith("~"), text.removeprefix("~")
+    strict, text = _strict(text, strict)
     if text.startswith("@") and " || " not in text:
         version = re.fullmatch(r"@([\w-]+)\s*([<>=!]=?\s*\S+)", text)
         if version:
@@ -156,8 +173,17 @@ def compile_pattern(text: str, strict: bool = False) -> Pattern:
             body = _LINE_START + body
         hint = max((piece.strip() for piece in pieces), key=len)
         alternatives.append((hint, re.compile(body)))
-    strict = strict and any(words in text.lower() for words in _IMPORT)
-    return Pattern(text, tuple(alternatives), strict=strict)
+    return Pattern(whole, tuple(alternatives), strict=strict, anywhere=anywhere)
+
+
+def _strict(text: str, alarm: bool) -> tuple[bool, str]:
+    """Whether lines of mild levels don't count, and the pattern without its mark.
+
+    Alarms don't rest on an import that failed on such a line: those are optional.
+    """
+    if text.startswith("!"):
+        return True, text[1:]
+    return alarm and any(words in text.lower() for words in _IMPORT), text
 
 
 def _numbered(part: str) -> str:

@@ -23,14 +23,15 @@ DISTINCT_BYTES = 2 << 20
 LAST_LINES = 5_000
 LONGEST_LINE = 20_000
 SERIES = 2_000
+END_LINES = 60
 _NOISE = b"0123456789abcdefABCDEF"
 # Words without which an error is hardly ever stated; parts that serve both spellings (Error, error).
 _ALARM_WORDS = (
     b"rror", b"ERROR", b"xception", b"ailed", b"FAIL", b"ssert", b"nan", b"illed", b"annot", b"imes out", b"imeout",
-    b"ut of mem", b"o such file", b"efused",
+    b"ut of mem", b"o such file", b"efused", b"FATAL", b"atal", b"exit", b"core dumped",
 )  # fmt: skip
-_CODED = re.compile(rb"code|result|ret\b|failed ?: ?\d|errno", re.IGNORECASE)
-_CODES = re.compile(rb"(?<!\d)\d{6}(?!\d)")
+_CODED = re.compile(rb"code|result|ret\b|failed ?: ?\d|errno|\be[a-z]\d{4}\b|\be\d{5}\b|ret is", re.IGNORECASE)
+_CODES = re.compile(rb"(?<![\d.])\d{6}(?![\d.])|\bE[A-Z]\d{4}\b|\bE\d{5}\b|-80\d\d\b")
 _SERIES_WORDS = (
     b"grad_norm",
     b"sampling/",
@@ -43,18 +44,24 @@ _SERIES_WORDS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the log, counted from 1, without its end."""
+    """A line of the log, counted from 1, without its end. ``last`` is where a line like it stood last, 0: not known."""
 
     number: int
     text: str
+    last: int = 0
 
 
 @dataclass
 class Scan:
-    """What was kept: distinct ``lines`` in order, and up to 4000 lines of ``series`` (metrics), first and last."""
+    """What was kept: distinct ``lines`` in order, and up to 4000 lines of ``series`` (metrics), first and last.
+
+    ``end`` are the last lines as they stand, alike or not. ``binary``: it isn't text.
+    """
 
     lines: list[Line] = field(default_factory=list)
     series: list[Line] = field(default_factory=list)
+    end: list[Line] = field(default_factory=list)
+    binary: bool = False
     line_count: int = 0
     byte_count: int = 0
     thinned: bool = False
@@ -99,15 +106,19 @@ class _Collector:
     def __init__(self, result: Scan) -> None:
         self.result = result
         self.seen: set[bytes] = set()
+        self.last: dict[bytes, int] = {}
+        self.key_of: dict[int, bytes] = {}
         self.coded: set[bytes] = set()
         self.codes: set[tuple[bytes, ...]] = set()
         self.series_keys: set[bytes] = set()
+        self.end: deque[tuple[int, bytes]] = deque(maxlen=END_LINES)
         self.last_series: deque[tuple[int, bytes]] = deque(maxlen=SERIES)
         self.last_lines: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self.kept = 0
 
     def add(self, piece: bytes) -> None:
-        if b"\0" in piece:  # UTF-16, or a file with holes
+        if b"\0" in piece:  # UTF-16, a file with holes, or no text at all
+            self.result.binary = self.result.binary or _is_binary(piece)
             piece = piece.replace(b"\0", b"")
         before = self.result.line_count
         lines = piece.split(b"\n")
@@ -116,6 +127,8 @@ class _Collector:
         keys = piece.translate(None, _NOISE).split(b"\n")[: len(lines)]
         self.result.line_count += len(lines)
         self.result.byte_count += len(piece)
+        start = max(0, len(lines) - END_LINES)
+        self.end.extend(enumerate(lines[start:], before + start + 1))
         first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
         fresh = sorted(index for key, index in first.items() if key not in self.seen)
         if self.kept > DISTINCT_BYTES:
@@ -123,12 +136,24 @@ class _Collector:
             fresh = self._alarming(lines, fresh)
         for index in fresh:
             self._keep(keys[index], lines[index], before + index + 1)
+        for key, index in dict(zip(keys, range(len(keys)), strict=True)).items():
+            if key in self.last:
+                self.last[key] = before + index + 1
         if self.coded:
             self._other_codes(keys, lines, before)
         if self.series_keys:
             self._series(keys, lines, before)
 
     def _alarming(self, lines: list[bytes], fresh: list[int]) -> list[int]:
+        """Those of the lines that hold a word of failure; of very many the last, which are all that is kept."""
+        found: list[int] = []
+        for end in range(len(fresh), 0, -LAST_LINES):
+            found = self._with_alarm_word(lines, fresh[max(0, end - LAST_LINES) : end]) + found
+            if len(found) >= LAST_LINES:
+                break
+        return found
+
+    def _with_alarm_word(self, lines: list[bytes], fresh: list[int]) -> list[int]:
         joined = b"\n".join([lines[index] for index in fresh])
         starts = list(accumulate((len(lines[index]) + 1 for index in fresh), initial=0))
         found: set[int] = set()
@@ -146,6 +171,8 @@ class _Collector:
             self.last_lines.append((number, line[:LONGEST_LINE]))
             return
         self.seen.add(key)
+        self.last[key] = number
+        self.key_of[number] = key
         if any(word in line for word in _SERIES_WORDS):
             self.series_keys.add(key)
         elif _CODED.search(line):
@@ -173,9 +200,24 @@ class _Collector:
                     self.last_series.append((before + index + 1, lines[index][:LONGEST_LINE]))
 
     def finish(self) -> None:
+        self.result.lines = [
+            Line(line.number, line.text, self.last.get(self.key_of.get(line.number, b"\n"), 0))
+            for line in self.result.lines
+        ]
+        self.result.end = [Line(number, _decoded(line)) for number, line in self.end]
         self.result.lines.extend(Line(number, _decoded(line)) for number, line in self.last_lines)
         self.result.lines.sort(key=lambda line: line.number)
         self.result.series.extend(Line(number, _decoded(line)) for number, line in self.last_series)
+
+
+def _is_binary(piece: bytes) -> bool:
+    """Whether more than every tenth byte is neither text nor the zero of UTF-16."""
+    sample = piece[:4096]
+    if sample[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return False
+    odd = sum(byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in sample)
+    halves = sample[1::2].count(0), sample[0::2].count(0)
+    return odd > len(sample) // 10 and max(halves) < len(sample) // 2 - len(sample) // 20
 
 
 def _decoded(line: bytes) -> str:

@@ -1,0 +1,60 @@
+"""Signs in a log: which lines look like errors, in whatever layer's form, and which show that the run did its work."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from ascent.environment.log_scan import Line, Scan
+
+_BRACKETED = re.compile(r"\[[^\]\n]{0,200}\]:?|\([^)\n]{0,200}\)")
+_BEFORE_ERROR = re.compile(r"[\d:., |>*-]*(?:ERROR|E)?[\d:., |>*-]*(?:[A-Za-z_][\w.]*\.)?")
+_NAMED = re.compile(r"\b\w*(?:Error|Exception|Interrupt|Timeout)\b(?::|\s*$|\()")
+_SIGNS = tomllib.loads(resources.files("ascent.environment").joinpath("data", "signs.toml").read_text("utf-8"))
+MILD = re.compile("|".join(_SIGNS["mild"]))
+_FORM = re.compile("|".join(_SIGNS["error"]))
+_NOT = re.compile("|".join(_SIGNS["no_error"]), re.IGNORECASE)
+_DONE = re.compile("|".join(_SIGNS["done"]), re.IGNORECASE)
+_SERVES = re.compile("|".join(_SIGNS["serves"]), re.IGNORECASE)
+_STEPS = re.compile("|".join(_SIGNS["steps"]), re.IGNORECASE)
+
+
+def errors(lines: Sequence[Line], skip: Iterable[int] = ()) -> list[Line]:
+    """The lines that look like errors; those that name an exception first, as they say most.
+
+    ``skip`` are numbers of lines that are accounted for.
+    """
+    known = set(skip)
+    found = [line for line in lines if line.number not in known and is_error(line.text)]
+    return [line for line in found if _NAMED.search(line.text)] + [
+        line for line in found if not _NAMED.search(line.text)
+    ]
+
+
+def is_error(text: str) -> bool:
+    """Whether a line states a failure and not one that was coped with."""
+    text = text[:2400]
+    if not (_FORM.search(text) or _is_exception(text)):
+        return False
+    return not MILD.search(text[:200].lower()) and not _NOT.search(text)
+
+
+def _is_exception(text: str) -> bool:
+    """An exception's name where its message begins: after rank, process, level, time and module only."""
+    name = _NAMED.search(text)
+    return name is not None and _BEFORE_ERROR.fullmatch(_BRACKETED.sub(" ", text[: name.start()])) is not None
+
+
+def evidence_of_work(scanned: Scan, lines: Sequence[Line]) -> Line | None:
+    """A line that shows that the run got somewhere: its end, an answer of the service, or steps that go on."""
+    last = next((line for line in reversed(scanned.end) if _DONE.search(line.text)), None)
+    if last is not None:
+        return last
+    for pattern in (_DONE, _SERVES):
+        if found := next((line for line in lines if pattern.search(line.text[:2000])), None):
+            return found
+    steps = [line for line in lines if _STEPS.search(line.text[:2000])]
+    going_on = len(steps) > 1 or (steps and steps[0].last > steps[0].number) or len(scanned.series) > 1
+    return steps[-1] if steps and going_on else None
