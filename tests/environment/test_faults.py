@@ -162,7 +162,7 @@ def test_entries_are_whole() -> None:
 
 
 def test_measures_that_entries_ask_for_exist() -> None:
-    source = (Path(faults.__file__).parent / "measures.py").read_text()
+    source = "".join((Path(faults.__file__).parent / name).read_text() for name in ("measures.py", "trends.py"))
     for fault in known_faults.load():
         for pattern in [*(each for every in fault.when for each in every), *fault.unless]:
             for name in pattern.measures:

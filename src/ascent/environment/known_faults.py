@@ -19,7 +19,7 @@ An entry is a table `[[fault]]` with these fields; in which file and where it st
 A pattern is plain text, any case, within one line: `*` is anything, `<n>` a number, `||` an alternative.
 `~` at its head: anywhere in the log, for settings and for what kind of run it is. `!` at its head: not on a line
 that says INFO, DEBUG or WARNING. `^` before an alternative: the message begins the line, but for rank, process,
-level and time.
+level and time; `$` after it: it ends the line.
 `#507014` is a status code where one can stand ("error code is", "runtime result =", "failed:").
 `@name` is a reading of numbers (measures.py); `@torch < 2.5.1` compares a version stated in the log.
 """
@@ -43,7 +43,7 @@ _CODE = (
     r"|failed\s*[:,]?|error(?:\s*no)?\s*[:=\[(]?|(?:错误|返回)码\s*[为是:：]?)\s*\[?\(?"
 )
 # What may stand before a message in its line: rank, process, level, time.
-_LINE_START = r"(?m:^)(?:\[[^\]\n]*\]:?|\([^)\n]*\)|error|[\d:., -])*"
+_LINE_START = r"(?m:^)(?:\[[^\]\n]*\]:?|\([^)\n]*\)|[\w./-]+\.py:\d+\]|error|[\d:., |>-])*"
 _IMPORT = ("no module named", "cannot import name")
 
 
@@ -162,7 +162,8 @@ def compile_pattern(text: str, strict: bool = False) -> Pattern:
             alternatives.append((alternative[1:], re.compile(rf"{_CODE}{code}(?!\d)")))
             continue
         anchored = alternative.startswith("^")
-        alternative = alternative.removeprefix("^")
+        ends = alternative.endswith("$")
+        alternative = alternative.removeprefix("^").removesuffix("$")
         pieces = [piece for piece in re.split(r"\*|<n>", alternative) if piece]
         if not pieces:
             raise PatternError(f"a pattern without text: {text!r}")
@@ -171,6 +172,8 @@ def compile_pattern(text: str, strict: bool = False) -> Pattern:
             body = rf"(?<![a-z0-9]){body}(?!\d)"
         if anchored:
             body = _LINE_START + body
+        if ends:
+            body += r"\s*(?m:$)"
         hint = max((piece.strip() for piece in pieces), key=len)
         alternatives.append((hint, re.compile(body)))
     return Pattern(whole, tuple(alternatives), strict=strict, anywhere=anywhere)

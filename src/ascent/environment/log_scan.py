@@ -1,11 +1,9 @@
 """Read a log of any size once and keep what can name a fault: each distinct line, and the series of numbers.
 
-Two lines count as the same when they differ in digits and the letters a to f only (times, addresses,
-request ids). That
-leaves a few thousand lines of a log of hundreds of megabytes. Where a log's lines really are distinct
-(completions printed
-in full), the first `DISTINCT_BYTES` are kept, and of the lines after that the last `LAST_LINES` with a word
-of failure.
+Two lines count as the same when they differ in digits and the letters a to f only (times, addresses, request ids);
+status codes make a difference, though. That leaves a few thousand lines of a log of hundreds of megabytes. Where a
+log's lines really are distinct (completions printed in full), the first `DISTINCT_BYTES` are kept, and of the lines
+after that the last `LAST_LINES` with a word of failure.
 """
 
 from __future__ import annotations
@@ -19,11 +17,13 @@ from itertools import accumulate
 from typing import BinaryIO
 
 CHUNK = 4 << 20
-DISTINCT_BYTES = 2 << 20
-LAST_LINES = 5_000
+DISTINCT_BYTES = 1 << 20
+LAST_LINES = 3_000
 LONGEST_LINE = 20_000
 SERIES = 2_000
 END_LINES = 60
+CODED_LINES = 2_000
+MOST_CODES = 10_000
 _NOISE = b"0123456789abcdefABCDEF"
 # Words without which an error is hardly ever stated; parts that serve both spellings (Error, error).
 _ALARM_WORDS = (
@@ -37,9 +37,12 @@ _SERIES_WORDS = (
     b"sampling/",
     b"logp_difference",
     b"importance_sampling",
+    b"'loss'",
+    b'"loss"',
     b"/pause",
     b"/resume",
 )
+_GAUGE_WORDS = (b"cache usage", b"emory", b"MiB", b"GiB")
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,15 @@ class Line:
 
 @dataclass
 class Scan:
-    """What was kept: distinct ``lines`` in order, and up to 4000 lines of ``series`` (metrics), first and last.
+    """What was kept: distinct ``lines`` in order, and up to 4000 lines each of ``series`` (metrics of training) and
+    ``gauges`` (memory and cache), first and last.
 
     ``end`` are the last lines as they stand, alike or not. ``binary``: it isn't text.
     """
 
     lines: list[Line] = field(default_factory=list)
     series: list[Line] = field(default_factory=list)
+    gauges: list[Line] = field(default_factory=list)
     end: list[Line] = field(default_factory=list)
     binary: bool = False
     line_count: int = 0
@@ -102,6 +107,27 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
+class _Ends:
+    """The lines of some keys: the first `SERIES` of them, and the last."""
+
+    def __init__(self, kept: list[Line]) -> None:
+        self.keys: set[bytes] = set()
+        self.kept = kept
+        self.last: deque[tuple[int, bytes]] = deque(maxlen=SERIES)
+
+    def add(self, keys: list[bytes], lines: list[bytes], before: int) -> None:
+        wanted = self.keys
+        for index, key in enumerate(keys):
+            if key in wanted:
+                if len(self.kept) < SERIES:
+                    self.kept.append(Line(before + index + 1, _decoded(lines[index])))
+                else:
+                    self.last.append((before + index + 1, lines[index][:LONGEST_LINE]))
+
+    def finish(self) -> None:
+        self.kept.extend(Line(number, _decoded(line)) for number, line in self.last)
+
+
 class _Collector:
     def __init__(self, result: Scan) -> None:
         self.result = result
@@ -110,9 +136,9 @@ class _Collector:
         self.key_of: dict[int, bytes] = {}
         self.coded: set[bytes] = set()
         self.codes: set[tuple[bytes, ...]] = set()
-        self.series_keys: set[bytes] = set()
+        self.series = _Ends(result.series)
+        self.gauges = _Ends(result.gauges)
         self.end: deque[tuple[int, bytes]] = deque(maxlen=END_LINES)
-        self.last_series: deque[tuple[int, bytes]] = deque(maxlen=SERIES)
         self.last_lines: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self.kept = 0
 
@@ -141,8 +167,9 @@ class _Collector:
                 self.last[key] = before + index + 1
         if self.coded:
             self._other_codes(keys, lines, before)
-        if self.series_keys:
-            self._series(keys, lines, before)
+        for series in (self.series, self.gauges):
+            if series.keys:
+                series.add(keys, lines, before)
 
     def _alarming(self, lines: list[bytes], fresh: list[int]) -> list[int]:
         """Those of the lines that hold a word of failure; of very many the last, which are all that is kept."""
@@ -174,8 +201,10 @@ class _Collector:
         self.last[key] = number
         self.key_of[number] = key
         if any(word in line for word in _SERIES_WORDS):
-            self.series_keys.add(key)
-        elif _CODED.search(line):
+            self.series.keys.add(key)
+        elif any(word in line for word in _GAUGE_WORDS):
+            self.gauges.keys.add(key)
+        if _CODED.search(line):
             self.coded.add(key)
             self.codes.add((key, *_CODES.findall(line)))
         self.result.lines.append(Line(number, _decoded(line)))
@@ -183,21 +212,15 @@ class _Collector:
     def _other_codes(self, keys: list[bytes], lines: list[bytes], before: int) -> None:
         """Lines that are alike but for a status code are different faults."""
         coded = self.coded
-        for index, key in enumerate(keys):
-            if key in coded and len(self.codes) < 20_000:
-                entry = (key, *_CODES.findall(lines[index]))
+        alike = [index for index, key in enumerate(keys) if key in coded]
+        if len(alike) > 2 * CODED_LINES:  # a flood of errors: its beginning and end in each piece
+            alike = alike[:CODED_LINES] + alike[-CODED_LINES:]
+        for index in alike:
+            if len(self.codes) < MOST_CODES:
+                entry = (keys[index], *_CODES.findall(lines[index]))
                 if len(entry) > 1 and entry not in self.codes:
                     self.codes.add(entry)
                     self.result.lines.append(Line(before + index + 1, _decoded(lines[index])))
-
-    def _series(self, keys: list[bytes], lines: list[bytes], before: int) -> None:
-        wanted = self.series_keys
-        for index, key in enumerate(keys):
-            if key in wanted:
-                if len(self.result.series) < SERIES:
-                    self.result.series.append(Line(before + index + 1, _decoded(lines[index])))
-                else:
-                    self.last_series.append((before + index + 1, lines[index][:LONGEST_LINE]))
 
     def finish(self) -> None:
         self.result.lines = [
@@ -207,7 +230,8 @@ class _Collector:
         self.result.end = [Line(number, _decoded(line)) for number, line in self.end]
         self.result.lines.extend(Line(number, _decoded(line)) for number, line in self.last_lines)
         self.result.lines.sort(key=lambda line: line.number)
-        self.result.series.extend(Line(number, _decoded(line)) for number, line in self.last_series)
+        self.series.finish()
+        self.gauges.finish()
 
 
 def _is_binary(piece: bytes) -> bool:

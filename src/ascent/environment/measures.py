@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from ascent.environment import trends
 from ascent.environment.log_scan import Line, Scan
 from ascent.environment.npu_smi import masked_by
 
-_SIZE = r"(-?[\d.]+) ?([KMGT]i?B)"
+_SIZE = r"(-?[\d.]+) ?([KMGTPE]i?B)"
 _OOM_OLD = re.compile(
     rf"out of memory\. Tried to allocate {_SIZE} \((?:NPU|GPU) \d+; {_SIZE} total capacity; "
     rf"{_SIZE} already allocated;"
@@ -20,7 +21,12 @@ _OOM_NEW = re.compile(
     rf"(?:.*?this process has {_SIZE} memory in use)?.*?memory {_SIZE} is allocated by PyTorch,? "
     rf"and {_SIZE} is reserved by PyTorch but unallocated"
 )
-_UNIT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNIT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60, "B": 1.0}
+_ANY_SIZE = re.compile(
+    r"(?:allocate|allocating|allocation of|size|malloc\w*|request\w*|length)\D{0,12}?"
+    r"(\d+(?:\.\d+)?) ?([KMGTPE]i?B|[Bb]ytes)"
+)
+_ABSURD = 2**44
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|-?nan|-?inf)"
 _PAIR = re.compile(rf"['\"]?([\w./%() -]{{1,80}})['\"]?\s*[:=]\s*['\"]?{_NUMBER}['\"]?(?=[,}}\s]|$)")
 _TEMPERATURE = re.compile(r"(?<![\w.])temperature['\"]?\s*[:=]\s*(\d+(?:\.\d+)?)")
@@ -28,8 +34,8 @@ _TOP_P = re.compile(r"(?<!\w)top_p['\"]?\s*[:=]\s*(\d*\.?\d+)")
 _TOP_K = re.compile(r"(?<!\w)top_k['\"]?\s*[:=]\s*(-?\d+)")
 _MIN_P = re.compile(r"(?<!\w)min_p['\"]?\s*[:=]\s*(\d*\.\d+)")
 _RATIO_TENSOR = re.compile(r"IS ratio[^\[\n]*\[([^\]\n]*)\]")
-# Token 0 of many vocabularies, as the whole of an output: in quotes, after a colon, or alone in its line.
-_RUN_OF_BANGS = re.compile(r"(?:['\"“:>]\s*|^\s*)!{20,}\s*(?:['\"”<]|\\|\.{3}|$)")
+# Token 0 of many vocabularies, as the whole of an output: in quotes or after a colon, or many alone in a line.
+_RUN_OF_BANGS = re.compile(r"['\"“>:]\s*!{4,}\s*(?:['\"”<]|\\|\.{3}|$)|^\s*!{12,}\s*(?:\.{3})?$")
 _OUTPUT_LINE = re.compile(r"generated|output|completion|response|text|content|answer|assistant", re.IGNORECASE)
 _REPEAT = re.compile(r"(?P<unit>[^\s=\-_*#.~|+<>/\\]{1,12}(?: ?[^\s=\-_*#.~|+<>/\\]{1,12})?)(?:[ ,]?(?P=unit)){19,}")
 _MASK = re.compile(r"ASCEND_RT_VISIBLE_DEVICES=['\"]?([\d,\s-]+)")
@@ -50,6 +56,7 @@ def measure(scan: Scan) -> dict[str, int]:
     rows = [(line.number, values) for line in scan.series if (values := numbers(line.text))]
     _series(rows, found)
     _pauses(scan, found)
+    found |= {name: line for name, line in trends.read(scan, rows).items() if name not in found}
     return found
 
 
@@ -71,7 +78,7 @@ def _oom(text: str) -> Sequence[str]:
         reserved = allocated + _bytes(*parts[10:12])
     else:
         return ()
-    if total <= 0:
+    if total <= 0 or wanted > _ABSURD:
         return ()
     elsewhere = total - reserved - free
     if elsewhere > 0.25 * total:
@@ -79,6 +86,15 @@ def _oom(text: str) -> Sequence[str]:
     if reserved - allocated > max(0.05 * total, 0.5 * wanted):
         return ("oom-fragmented",)
     return ("oom-own-process",)
+
+
+def _absurd(text: str) -> Sequence[str]:
+    """A size that no device has: more than 16 TiB was asked for."""
+    lowered = text.lower()
+    if "alloc" not in lowered and "size" not in lowered and "memory" not in lowered:
+        return ()
+    sizes = [float(number) * _UNIT[unit[0].upper()] for number, unit in _ANY_SIZE.findall(text)]
+    return ("oom-absurd-size",) if any(size > _ABSURD for size in sizes) else ()
 
 
 def _bytes(number: str, unit: str) -> float:
@@ -114,7 +130,7 @@ def _output(text: str) -> Sequence[str]:
     return ()
 
 
-_LINE_READERS: tuple[Callable[[str], Sequence[str]], ...] = (_oom, _sampling, _ratio_off, _output)
+_LINE_READERS: tuple[Callable[[str], Sequence[str]], ...] = (_oom, _absurd, _sampling, _ratio_off, _output)
 
 
 def _masks(lines: Sequence[Line], found: dict[str, int]) -> None:

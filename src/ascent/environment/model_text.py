@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from ascent.environment.log_scan import Line
 
 _WHAT = (
-    r"(?:completion|generated[ _]text|generation|response|model[ _]output|prompt|assistant|answer|solution|program|student"
-    r"|candidate)s?"
+    r"(?:completion|generated[ _]text|generation|response|model[ _]output|prompt|assistant|answer|solution|program"
+    r"|student|candidate)s?"
 )
 # "Completion 3: ...": a heading of the model's text, after nothing but time, level and rank.
 _HEADING = re.compile(

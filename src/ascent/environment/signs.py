@@ -9,7 +9,7 @@ from importlib import resources
 
 from ascent.environment.log_scan import Line, Scan
 
-_BRACKETED = re.compile(r"\[[^\]\n]{0,200}\]:?|\([^)\n]{0,200}\)")
+_BRACKETED = re.compile(r"\[[^\]\n]{0,200}\]:?|\([^)\n]{0,200}\)|[\w./-]{1,80}\.py:\d+\]")
 _BEFORE_ERROR = re.compile(r"[\d:., |>*-]*(?:ERROR|E)?[\d:., |>*-]*(?:[A-Za-z_][\w.]*\.)?")
 _NAMED = re.compile(r"\b\w*(?:Error|Exception|Interrupt|Timeout)\b(?::|\s*$|\()")
 _SIGNS = tomllib.loads(resources.files("ascent.environment").joinpath("data", "signs.toml").read_text("utf-8"))
