@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from ascent.environment import codes, context, known_faults, matching, signs
+from ascent.environment import codes, context, known_faults, matching, origins, signs
 from ascent.environment.finding import Level
 from ascent.environment.known_faults import Fault
 from ascent.environment.log_scan import Scan, scan, scan_text
@@ -75,7 +75,7 @@ def diagnose_scan(scanned: Scan, faults: Iterable[Fault] | None = None) -> Readi
     """Match a scanned log against the faults."""
     log = Log(scanned)
     found = matching.matches(log, known_faults.load() if faults is None else faults)
-    order = ranked(log, [*found, *_codes_beside(log, found)])
+    order = ranked(log, [*found, *_more_general(log, found)])
     diagnoses = tuple(_diagnosis(log, each) for each in order)
     alarmed = any(each.alarm for each in order)
     unexplained = () if alarmed else _unexplained(log, diagnoses)
@@ -85,13 +85,16 @@ def diagnose_scan(scanned: Scan, faults: Iterable[Fault] | None = None) -> Readi
     return Reading(verdict, diagnoses, unexplained, shown_by, scanned.line_count, scanned.byte_count, scanned.thinned)
 
 
-def _codes_beside(log: Log, found: Sequence[Match]) -> list[Match]:
-    """The vendor's codes, where no entry says more; those that say nothing only where no other code stands."""
+def _more_general(log: Log, found: Sequence[Match]) -> list[Match]:
+    """Where no entry names the fault: the vendor's codes, and whose exception it is.
+
+    Codes that say nothing count only where no other code stands.
+    """
     if any(each.fault.level == "error" and not each.fault.catch_all for each in found):
         return []
     stated = codes.stated(log)
     telling = [each for each in stated if each.fault.confidence > codes.HARDLY_ANYTHING]
-    return telling or stated
+    return [*(telling or stated), *origins.told(log)]
 
 
 def _diagnosis(log: Log, each: Ranked) -> Diagnosis:
