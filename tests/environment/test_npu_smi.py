@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascent.environment import npu_smi
+from ascent.environment import checks, npu_smi, reports
 
 
 def test_a2_table_gives_every_device_with_its_hbm() -> None:
@@ -145,3 +145,75 @@ def test_damaged_table_is_read_as_far_as_it_goes(damage: list[tuple[int, str]]) 
 def test_columns_may_be_squeezed() -> None:
     squeezed = "\n".join(" ".join(line.split()) for line in TABLE.splitlines())
     assert [device.memory_used_mb for device in npu_smi.parse(squeezed).devices] == [3400, 3400, 3400]
+
+
+def test_table_that_a_narrow_terminal_broke_is_read() -> None:
+    whole = npu_tables.hbm_table([(3, "910B3", "Alarm", 0, None, "0000:C1:00.0", 7, 20000, 65536)])
+    for width in (80, 90):
+        broken = "\n".join(
+            piece for line in whole.splitlines() for piece in (line[:width], line[width:]) if piece.strip()
+        )
+        read = npu_smi.parse(broken)
+        assert [(d.npu, d.health, d.memory_used_mb, d.memory_total_mb) for d in read.devices] == [
+            (3, "Alarm", 20000, 65536)
+        ]
+
+
+@pytest.mark.parametrize(("stated", "health"), [("0K", "OK"), ("ok", "OK"), ("ALARM", "Alarm"), ("Unknown", "UNKNOWN")])
+def test_health_in_any_spelling(stated: str, health: str) -> None:
+    table = npu_tables.hbm_table([(0, "910B3", stated, 0, None, "OOOO:C1:OO.0", 0, 3400, 65536)])
+    assert [(d.health, d.bus) for d in npu_smi.parse(table).devices] == [(health, "0000:C1:00.0")]
+
+
+def test_half_a_table_gives_what_it_says() -> None:
+    lines = TABLE.splitlines()
+    first_rows = "\n".join(line for line in lines if "910B3" in line)
+    assert [(d.npu, d.name, d.health, d.memory_total_mb) for d in npu_smi.parse(first_rows).devices] == [
+        (0, "910B3", "OK", None),
+        (1, "910B3", "OK", None),
+        (2, "910B3", "OK", None),
+    ]
+    second_rows = "\n".join(line for line in lines if "0000:" in line)
+    assert [(d.name, d.health, d.memory_used_mb) for d in npu_smi.parse(second_rows).devices] == [("", "", 3400)] * 3
+
+
+def test_row_that_cannot_be_read_is_told() -> None:
+    table = (
+        TABLE + "| 7     910B3               | ???           | 95.1        41                0    / 0             |\n"
+    )
+    read = npu_smi.parse(table)
+    assert len(read.devices) == 3
+    assert [row.split()[1] for row in read.unread] == ["7"]
+    found = checks.run(reports.parse(table))
+    assert [each.level for each in found if each.rule == "A605"] == ["warning"]
+
+
+def test_table_of_which_nothing_is_read_is_no_all_clear() -> None:
+    banner = npu_tables.banner("25.5.1") + "| NPU   Name                | Health        | Power(W)    Temp(C)  |\n"
+    found = checks.run(reports.parse(banner))
+    assert [(each.rule, each.level) for each in found] == [("A603", "warning")]
+
+
+def test_queries_name_their_devices() -> None:
+    block = "\nNPU ID : {}\nProduct Name : X\nSerial Number : 1\nChip Count : 1\n"
+    listed = "Total Count : 2\n" + block.format(0) + block.format(4)
+    assert [device.npu for device in npu_smi.parse(listed).devices] == [0, 4]
+    usages = (
+        "        NPU ID                         : 2\n        Chip Count                     : 1\n\n"
+        "        HBM Capacity(MB)               : 65536\n        HBM Usage Rate(%)              : 50\n"
+        "        Aicore Usage Rate(%)           : 30\n        Chip ID                        : 0\n"
+    )
+    (device,) = npu_smi.parse(usages).devices
+    assert (device.npu, device.chip, device.memory_total_mb, device.memory_used_mb, device.aicore_percent) == (
+        2,
+        0,
+        65536,
+        32768,
+        30,
+    )
+
+
+def test_910b_in_a_sentence_is_the_family_and_a_guess() -> None:
+    found = checks.run(reports.parse("Hardware: 8 x Ascend 910B, CANN 8.5.1, vllm-ascend 0.18.0"))
+    assert not any(each.rule == "A205" and each.level == "error" for each in found)
+    assert any("guess" in each.what for each in found)

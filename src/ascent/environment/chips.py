@@ -22,6 +22,7 @@ class Chip:
 
 _FAMILIES: tuple[tuple[re.Pattern[str], Chip], ...] = (
     (re.compile(r"910B[1-4](C|-\d+)?"), Chip("Atlas A2 (910B)", "supported", True, "A2")),
+    (re.compile(r"910B family"), Chip("Atlas A2 (910B)", "supported", True, "A2", "which of them isn't stated")),
     (re.compile(r"910C|910_93\d\d", re.I), Chip("Atlas A3 (910C)", "supported", True, "A3")),
     (re.compile(r"Ascend910"), Chip("Atlas A3 (910C, two dies a card)", "supported", True, "A3")),
     (re.compile(r"950\w*|910_95\d*|A5", re.I), Chip("Ascend 950", "supported", True, "A5")),

@@ -68,13 +68,14 @@ class DeviceProcess:
 
 @dataclass(frozen=True)
 class NpuSmi:
-    """What npu-smi says, or why it says nothing (``state``, ``error``)."""
+    """What npu-smi says, or why it says nothing (``state``, ``error``). ``unread`` are rows that can't be read."""
 
     state: SmiState = "not stated"
     driver: str = ""
     devices: tuple[Device, ...] = ()
     processes: tuple[DeviceProcess, ...] = ()
     error: str = ""
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field
 
+from ascent.environment import npu_queries
 from ascent.environment.inventory import Device, DeviceProcess, NpuSmi
+from ascent.environment.npu_queries import HEALTH_STATES, plain_name, state
 
 _BANNER = re.compile(r"npu-smi\s+v?(\d[\w.]*)(?:\s+Version:\s*v?(\d[\w.]*))?")
 _NAME_CELL = re.compile(r"(\d+)\s+((?:Ascend\s*)?\d{3}\w*(?:[-_]\w+)*|Ascend\w+)")
@@ -21,30 +23,32 @@ _FAILURE = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_LINE = 2000
-_HEALTH_QUERY = re.compile(r"^[ \t]*Health(?: Status)?\s*:\s*(OK|Warning|Alarm|Critical|UNKNOWN)\s*$", re.I | re.M)
-_HEALTH_ERROR = re.compile(r"^[ \t]*Error Code\s*:\s*(\S.*?)\s*$", re.I | re.M)
-_QUERY_ID = re.compile(r"npu-smi\s+info\s+-t\s+\w+[^\n]*?-i\s+(\d+)(?:[^\n]*?-c\s+(\d+))?")
-# `npu-smi info -m`: NPU, chip, logical id (Ascend 950: and physical, and slot), name. Controllers have none.
-_MAPPING = re.compile(r"^[ \t]*(\d+)\s+(\d+)\s+(\d+)\s+(?:\d+\s+){0,2}(Ascend\s?\S+)\s*$", re.M)
-HEALTH_STATES = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN", "Offline")
+# A row that tells of a device or a process, whole or not: a number first, and cells after it.
+_ROW = re.compile(r"\|?\s*\d+\s+[\w.:/-]*\s*\|")
+_MISREAD = re.compile(r"(?<=[\d:.])O|O(?=[\d:.O])")
+_RULE = re.compile(r"\s*\+[-=+]+\+?\s*$")
 
 
 def parse(text: str) -> NpuSmi:
     """Devices, processes and driver version from npu-smi's output; `state` says `failed` when it printed an error.
 
-    Never raises: lines that aren't npu-smi's are passed over.
+    Rows that tell of a device and can't be read are in `unread`. Never raises: lines that aren't npu-smi's are passed
+    over.
     """
     banner = _BANNER.search(text)
     driver = (banner[2] or banner[1]) if banner else ""
-    devices, processes = _tables(text)
-    if not devices:
-        devices = _mapping(text) or _health_queries(text)
+    table = _Table()
+    for line in _rows(text):
+        table.add(line)
+    table.finish()
+    devices = table.devices or npu_queries.devices(text)
     failure = _failure(text)
-    if devices or processes:
-        return NpuSmi("read", driver, tuple(devices), tuple(processes))
+    unread = tuple(dict.fromkeys(table.unread))
+    if devices or table.processes:
+        return NpuSmi("read", driver, tuple(devices), tuple(table.processes), unread=unread)
     if failure:
-        return NpuSmi("failed", driver, error=failure)
-    return NpuSmi("read" if banner else "not stated", driver)
+        return NpuSmi("failed", driver, error=failure, unread=unread)
+    return NpuSmi("read" if banner else "not stated", driver, unread=unread)
 
 
 def _failure(text: str) -> str:
@@ -55,51 +59,104 @@ def _failure(text: str) -> str:
     return ""
 
 
+def _rows(text: str) -> Iterator[str]:
+    """The lines of tables; one that a narrow terminal broke is put together again."""
+    held = ""
+    for line in text.splitlines():
+        ends = line.rstrip().endswith("|")
+        if held and ends and line.count("|") <= 2 and not line.lstrip().startswith("|"):
+            exact = held[-1] != " " and line[0] != " "  # broken in the middle of a word
+            yield held + ("" if exact else " ") + line
+            held = ""
+            continue
+        if held:
+            yield held
+        begins = line.lstrip().startswith("|") and not ends and line.count("|") >= 2
+        held = line if begins else ""
+        if not begins and line.count("|") >= 2:
+            yield line
+    if held:
+        yield held
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def _tables(text: str) -> tuple[list[Device], list[DeviceProcess]]:
-    devices: list[Device] = []
-    processes: list[DeviceProcess] = []
-    pending: tuple[int, str, str] | None = None
-    columns = ""
-    for line in text.splitlines():
-        if line.count("|") < 3:
-            continue
+@dataclass
+class _Table:
+    """The rows of a table as they come: a device is a row with name and health, and one with chip and memory."""
+
+    devices: list[Device] = field(default_factory=list)
+    processes: list[DeviceProcess] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    head: tuple[int, str, str] | None = None
+    columns: str = ""
+
+    def add(self, line: str) -> None:
         cells = _cells(line)
-        if cells[0].startswith("Chip"):
-            columns = " ".join(cells)
-        elif len(cells) >= 4 and (process := _process(cells)):
-            processes.append(process)
-        elif len(cells) == 3:
-            head = _NAME_CELL.fullmatch(cells[0])
-            if head and any(cells[1].lower() == state.lower() for state in HEALTH_STATES):
-                pending = (int(head[1]), head[2], cells[1])
-            elif pending and (device := _device(cells, pending, len(devices), columns)):
-                devices.append(device)
-                pending = None
-    return devices, processes
+        if cells[0].startswith(("Chip", "NPU", "npu-smi")) or "No running" in line:
+            self.columns = " ".join(cells) if cells[0].startswith("Chip") else self.columns
+            return
+        cells = [_digits(cell) for cell in cells]
+        if len(cells) >= 4 and (process := _process(cells)):
+            self.processes.append(process)
+        elif (head := _head(cells)) is not None:
+            self._alone()
+            self.head = head
+        elif len(cells) >= 2 and (device := _device(cells, self.head, len(self.devices), self.columns)):
+            self.devices.append(device)
+            self.head = None
+        elif _ROW.match(line.strip()) and not _RULE.match(line):
+            self.unread.append(" ".join(line.split())[:200])
+
+    def finish(self) -> None:
+        self._alone()
+
+    def _alone(self) -> None:
+        """A device of which the second row is missing: its number, name and health are known."""
+        if self.head is not None:
+            npu, name, health = self.head
+            chip = sum(each.npu == npu for each in self.devices)
+            self.devices.append(Device(len(self.devices), npu, chip, plain_name(name), state(health)))
+            self.head = None
 
 
-def _device(cells: list[str], head: tuple[int, str, str], index: int, columns: str) -> Device | None:
-    chip = _CHIP_CELL.fullmatch(cells[0])
-    if chip is None or not (_BUS_CELL.fullmatch(cells[1]) or cells[1] == ""):
+def _digits(cell: str) -> str:
+    return cell if cell.upper() == "OK" else _MISREAD.sub("0", cell)
+
+
+def _head(cells: list[str]) -> tuple[int, str, str] | None:
+    """Number, name and health of a device's first row."""
+    if not 2 <= len(cells) <= 4:
         return None
+    name = _NAME_CELL.fullmatch(cells[0])
+    if name is None or not any(state(cells[1]).lower() == each.lower() for each in HEALTH_STATES):
+        return None
+    return int(name[1]), name[2], cells[1]
+
+
+def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, columns: str) -> Device | None:
+    chip = _CHIP_CELL.fullmatch(cells[0])
+    bus = _BUS_CELL.fullmatch(cells[1])
+    if chip is None or not (bus or cells[1] == "") or (head is None and (bus is None or cells[1] in ("NA", "-"))):
+        return None
+    figures = cells[2] if len(cells) > 2 else ""
     second = int(chip[2]) if chip[2] and chip[2].isdigit() else None
-    usages = [(int(used), int(total)) for used, total in _USAGE.findall(cells[2])]
+    usages = [(int(used), int(total)) for used, total in _USAGE.findall(figures)]
     # Where HBM stands it is the last pair; a chip without HBM shows its DDR only.
     used, total = usages[-1] if usages else (None, None)
     has_hbm = "HBM" in columns if columns else len(usages) > 1
     if usages and has_hbm and usages[-1][1] == 0:
         used, total, has_hbm = usages[0][0], usages[0][1], False
-    load = _AICORE.match(cells[2])
+    load = _AICORE.match(figures)
+    npu, name, health = head or (index, "", "")
     return Device(
         index=index,
-        npu=head[0],
+        npu=npu,
         chip=int(chip[1]),
-        name=_plain_name(head[1]),
-        health=_health(head[2]),
+        name=plain_name(name),
+        health=state(health),
         physical=second,
         bus=cells[1],
         aicore_percent=int(load[1]) if load and load[1].isdigit() else None,
@@ -114,38 +171,6 @@ def _process(cells: list[str]) -> DeviceProcess | None:
     if place is None or not cells[1].isdigit() or not cells[3].isdigit():
         return None
     return DeviceProcess(int(place[1]), int(place[2]), int(cells[1]), cells[2], int(cells[3]))
-
-
-def _mapping(text: str) -> list[Device]:
-    """The devices that `npu-smi info -m` lists; it says nothing of their health."""
-    rows = _MAPPING.findall(text)
-    return [Device(int(logical), int(npu), int(chip), _plain_name(name), "") for npu, chip, logical, name in rows]
-
-
-def _health_queries(text: str) -> list[Device]:
-    """`npu-smi info -t health -i N -c M`: a state without a name."""
-    states = list(_HEALTH_QUERY.finditer(text))
-    errors = [match[1] for match in _HEALTH_ERROR.finditer(text)]
-    asked = list(_QUERY_ID.finditer(text))
-    found = []
-    for index, state in enumerate(states):
-        npu = int(asked[index][1]) if index < len(asked) else index
-        health = _health(state[1])
-        device = Device(index, npu, 0, "", health)
-        if index < len(errors) and errors[index] not in ("NA", "0") and health != "OK":
-            device = replace(device, health=f"{health} ({errors[index]})")
-        found.append(device)
-    return found
-
-
-def _health(text: str) -> str:
-    return next((state for state in HEALTH_STATES if state.lower() == text.lower()), text)
-
-
-def _plain_name(name: str) -> str:
-    short = re.sub(r"^Ascend\s*", "", name)
-    # The dies of an A3 card are called "Ascend910" and nothing else: there the prefix is the name.
-    return "Ascend910" if short == "910" and name != short else short
 
 
 def masked_by(visible: str, count: int) -> tuple[list[int], list[str]]:

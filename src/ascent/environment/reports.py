@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascent.environment import npu_smi
-from ascent.environment.inventory import CannPart, Environment, Host, NpuSmi, Package, Part
+from ascent.environment.inventory import CannPart, Environment, Host, Package, Part
 from ascent.environment.variables import WATCHED
 from ascent.environment.versions import parse as parse_version
 from ascent.environment.versions import same
@@ -123,12 +123,13 @@ _DRIVER = re.compile(
 )
 _FIRMWARE = re.compile(r"firmware(?:\s+version)?\s*[:=]\s*v?(\d[\w.]*)", re.I)
 _CHIP = re.compile(
-    r"(?:NPU(?:\s+type)?|hardware|device|chip|SocVersion)\s*[:=|]?\s*(?:Huawei\s+)?(?:Atlas\s+)?(?:Ascend\s*)?"
+    r"(?:NPU(?:\s+type)?|hardware|device|chip|SocVersion)\s*[:=|]?\s*(?:\d+\s*[x*×]\s*)?(?:Huawei\s+)?(?:Atlas\s+)?(?:Ascend\s*)?"
     r"(910[BC]\w?(?:-1)?|910_\w+|910Pro[AB]|310P\d?|310B?\d?|A[235](?!\w)|950\w*)",
     re.I,
 )
 _CHIP_ANYWHERE = re.compile(
-    r"(?<![A-Za-z0-9_.])(?:Ascend\s*)?(910B[1-4]C?(?:-1)?|910C|910Pro[AB]|310P3?)(?![A-Za-z0-9])"
+    r"(?<![A-Za-z0-9_.])(?:Ascend\s*)?(910B[1-4]C?(?:-1)?|910C|910Pro[AB]|310P3?|(?<=Ascend)910B|(?<=Ascend )910B)"
+    r"(?![A-Za-z0-9])"
 )
 _SOC = re.compile(r"SocVersion\s*[=:]\s*Ascend(\w+)", re.I)
 _VARIABLE = re.compile(r"^[ \t]*(?:export\s+|set\s+|-e\s+)?([A-Za-z][A-Za-z0-9_]{3,60})=(.*)$", re.M)
@@ -168,7 +169,7 @@ def parse(text: str) -> Environment:
     packages = _packages(prose, remarks)
     cann = _cann(prose, remarks)
     if not smi.driver and (driver := _DRIVER.search(prose)):
-        smi = NpuSmi(smi.state, driver[1].rstrip("."), smi.devices, smi.processes, smi.error)
+        smi = replace(smi, driver=driver[1].rstrip("."))
     firmware = _FIRMWARE.search(prose)
     python, python_sure = _python(prose)
     chip = _SOC.search(prose) or _CHIP.search(prose) or _CHIP_ANYWHERE.search(prose)
@@ -188,11 +189,19 @@ def parse(text: str) -> Environment:
         packages=packages,
         cann=tuple(cann),
         npu=smi,
-        chip=chip[1] if chip and not smi.devices else "",
+        chip=_family(chip[1], remarks) if chip and not smi.devices else "",
         firmware=firmware[1] if firmware else "",
         variables=variables,
         remarks=tuple(remarks),
     )
+
+
+def _family(name: str, remarks: list[str]) -> str:
+    """A chip as it is named in running text, where `910B` is the family and not the first generation's chip."""
+    if name.upper() != "910B":
+        return name
+    remarks.append("910B in running text is taken for the family of 910B1 to 910B4 (Atlas A2): a guess")
+    return "910B family"
 
 
 def _is_smi_row(line: str) -> bool:

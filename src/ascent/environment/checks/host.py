@@ -34,7 +34,7 @@ def python(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     else:
         yield found(
             "A101",
-            "error",
+            "error" if environment.version("vllm-ascend") else "warning",
             f"Python {version}: current rows need 3.10 to 3.12, TRL and Ascent 3.11 or 3.12",
             sure=sure,
         )

@@ -25,7 +25,7 @@ def row(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
         seen = ", ".join(_named(environment))
         yield found(
             "A413",
-            "error",
+            "error" if environment.origin == "machine" or environment.version("vllm-ascend") else "warning",
             f"a stack of old tutorials: {seen}",
             mend=matrix.path_to_current(environment),
             sure=sure,

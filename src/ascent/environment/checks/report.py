@@ -16,8 +16,15 @@ def readable(environment: Environment, purpose: Purpose) -> Iterator[Finding]:
     if environment.origin != "report":
         return
     stated = environment.packages or environment.host.python or environment.remarks
+    npu = environment.npu
     if environment.accelerator == "unknown" and not stated:
         yield found("A603", "warning", "nothing of an Ascend, CUDA or CPU stack was recognised in the text")
+    elif not (stated or environment.cann or npu.devices or npu.processes or npu.error or environment.chip):
+        what = f"npu-smi {npu.driver}".strip() + ": no device could be read from its output"
+        yield found("A603", "warning", what, evidence=npu.unread[:4])
+    if npu.unread and (npu.devices or npu.processes or stated):
+        what = f"{len(npu.unread)} of the rows of npu-smi's table can't be read, so what they say isn't judged"
+        yield found("A605", "warning", what, evidence=npu.unread[:4])
     for remark in environment.remarks:
         number = "A601" if remark.startswith("upstream collect_env") else "A602"
         if "shadows the package" not in remark:
