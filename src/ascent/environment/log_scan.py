@@ -21,7 +21,8 @@ DISTINCT_BYTES = 1 << 20
 LAST_LINES = 3_000
 LONGEST_LINE = 20_000
 SERIES = 2_000
-END_LINES = 60
+SHORTEST_KEY = 5  # a line of hardly more than digits, such as a code, is itself
+START_LINES, END_LINES = 400, 60
 CODED_LINES = 2_000
 MOST_CODES = 10_000
 _NOISE = b"0123456789abcdefABCDEF"
@@ -59,17 +60,24 @@ class Scan:
     """What was kept: distinct ``lines`` in order, and up to 4000 lines each of ``series`` (metrics of training) and
     ``gauges`` (memory and cache), first and last.
 
-    ``end`` are the last lines as they stand, alike or not. ``binary``: it isn't text.
+    ``start`` and ``end`` are the first and last lines as they stand, alike or not. ``binary``: it isn't text.
     """
 
     lines: list[Line] = field(default_factory=list)
     series: list[Line] = field(default_factory=list)
     gauges: list[Line] = field(default_factory=list)
+    start: list[Line] = field(default_factory=list)
     end: list[Line] = field(default_factory=list)
     binary: bool = False
     line_count: int = 0
     byte_count: int = 0
     thinned: bool = False
+
+
+def is_series(text: str) -> bool:
+    """Whether a line is a row of a training's metrics."""
+    line = text.encode("utf-8", errors="replace")
+    return any(word in line for word in _SERIES_WORDS)
 
 
 def scan(stream: BinaryIO) -> Scan:
@@ -151,8 +159,12 @@ class _Collector:
         if lines and lines[-1] == b"":
             lines.pop()
         keys = piece.translate(None, _NOISE).split(b"\n")[: len(lines)]
+        keys = [key if len(key) > SHORTEST_KEY else line for key, line in zip(keys, lines, strict=True)]
         self.result.line_count += len(lines)
         self.result.byte_count += len(piece)
+        if before < START_LINES:
+            numbered = enumerate(lines[: START_LINES - before], before + 1)
+            self.result.start += [Line(number, _decoded(line)) for number, line in numbered]
         start = max(0, len(lines) - END_LINES)
         self.end.extend(enumerate(lines[start:], before + start + 1))
         first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))

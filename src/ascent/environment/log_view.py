@@ -6,12 +6,12 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from ascent.environment import model_text, paste, reports, signs
 from ascent.environment.known_faults import Pattern
-from ascent.environment.log_scan import Line, Scan
+from ascent.environment.log_scan import Line, Scan, is_series
 from ascent.environment.measures import measure
 from ascent.environment.versions import inside
 
@@ -54,12 +54,12 @@ class Log:
     def __init__(self, scanned: Scan) -> None:
         self.scanned = scanned
         mended = paste.repair(scanned.lines)
-        left_out = model_text.foreign(mended)
-        own = [line for index, line in enumerate(mended) if index not in left_out]
+        left_out = model_text.foreign(mended.pieces)
+        own = [line for line in mended.lines if line.number not in left_out]
         self.lines = [Line(line.number, piece, line.last) for line in own for piece in _pieces(line.text)]
         self.text = "\n".join(line.text.lower().replace("\n", " ") for line in self.lines)
         self.starts = list(accumulate(map(len, self.text.split("\n")), lambda start, size: start + size + 1, initial=0))
-        self.readings = measure(scanned)
+        self.readings = measure(_mended_scan(scanned, mended))
         self._cache: dict[tuple[str, bool], list[Found]] = {}
 
     @functools.cached_property
@@ -120,7 +120,7 @@ class Log:
         while position >= 0 and count < (1 if pattern.anywhere else _MOST_PLACES):
             place = self.place_of(position)
             start, end = self.starts[place], self.starts[place + 1] - 1
-            mild = pattern.strict and signs.MILD.search(self.text, start, start + min(200, (end - start) // 2 + 40))
+            mild = pattern.strict and signs.MILD.search(self.text, start, min(end, start + 200))
             if not mild and regex.search(self.text, start, end):
                 count += 1
                 yield place
@@ -128,6 +128,14 @@ class Log:
 
     def _text_at(self, number: int) -> str:
         return next((short(line.text) for line in self.scanned.lines if line.number == number), "")
+
+
+def _mended_scan(scanned: Scan, mended: paste.Mended) -> Scan:
+    """The scan with its figures as they were before the paste; a long log is no paste that was wrapped."""
+    if scanned.line_count > len(scanned.start):
+        return replace(scanned, lines=mended.lines)
+    start = paste.repair(scanned.start)
+    return replace(scanned, lines=start.lines, series=[line for line in start.whole if is_series(line.text)])
 
 
 def short(text: str) -> str:

@@ -32,36 +32,69 @@ _OWN = re.compile(
 )
 _TABLE_HEAD = re.compile(r"[┃│|].*\b(?:Prompt|Completion)\b")
 _TABLE_END = re.compile(r"\s*[└╰+][─━=-]{3,}")
+_FENCE = "```"
 _LONGEST_BLOCK = 400
 
 
 def foreign(lines: Sequence[Line]) -> set[int]:
-    """Indices of the lines that belong to the model's text."""
+    """Numbers of the lines that belong to the model's text.
+
+    A text of several lines counts as far as its end is seen: the closing quote, fence or mark, an empty line, or a line
+    of the run's own. Of one that never ends, only the heading is left out: an error below it may be the run's.
+    """
     found: set[int] = set()
-    block = 0
-    table = False
-    for index, line in enumerate(lines):
-        text = line.text[:4000]
-        if table:
-            found.add(index)
-            table = not _TABLE_END.match(text)
-            continue
-        if block and not _OWN.match(text):
-            found.add(index)
-            block = 0 if _CLOSING.search(text) else block - 1
-            continue
-        block = 0
+    index = 0
+    while index < len(lines):
+        text = lines[index].text[:4000]
         if _TABLE_HEAD.match(text) and "┃" in text:
-            table = True
+            end = _table_end(lines, index)
+            found.update(range(index, end))
+            index = max(end, index + 1)
+            continue
+        heading = _HEADING.match(text)
+        if heading or _OPENING.match(text):
             found.add(index)
-        elif heading := _HEADING.match(text):
+            rest = heading["rest"].strip() if heading else text.strip()
+            end = _text_end(lines, index + 1, rest)
+            found.update(range(index + 1, end))
+            index = max(end, index + 1)
+            continue
+        if _FIELD.search(text):
             found.add(index)
-            block = _LONGEST_BLOCK
-            if heading["rest"][:1] in "'\"[" and heading["rest"].rstrip()[-1:] in "'\"]":
-                block = 0  # a quoted text that ends in its line
-        elif _OPENING.match(text):
-            found.add(index)
-            block = 0 if _CLOSING.search(text) else _LONGEST_BLOCK
-        elif _FIELD.search(text):
-            found.add(index)
-    return found
+        index += 1
+    return {lines[index].number for index in found}
+
+
+def _table_end(lines: Sequence[Line], start: int) -> int:
+    for index in range(start, min(len(lines), start + _LONGEST_BLOCK)):
+        if _TABLE_END.match(lines[index].text):
+            return index + 1
+    return start
+
+
+def _text_end(lines: Sequence[Line], start: int, rest: str) -> int:
+    """Index after the last line of a text that begins before ``start``; ``start`` where it has one line or no end."""
+    quote = rest[:1] if rest[:1] in ("'", '"') else ""
+    if rest and not _opens(rest, quote):
+        return start
+    marked = bool(_OPENING.match(rest))
+    fenced = rest.count(_FENCE) % 2 == 1
+    for index in range(start, min(len(lines), start + _LONGEST_BLOCK)):
+        text = lines[index].text[:4000].rstrip()
+        if _OWN.match(text):
+            return index
+        fenced ^= text.count(_FENCE) % 2 == 1
+        if marked and _CLOSING.search(text):
+            return index + 1
+        if quote and text.rstrip(",]})").endswith(quote):
+            return index + 1
+        if not (text or fenced or marked or quote) and index > start:
+            return index
+    return start
+
+
+def _opens(rest: str, quote: str) -> bool:
+    """Whether a heading's text goes on below: an open quote, fence or mark."""
+    if quote and (len(rest) == 1 or not rest.rstrip(",]})").endswith(quote)):
+        return True
+    return rest.count(_FENCE) % 2 == 1 or (bool(_OPENING.match(rest)) and not _CLOSING.search(rest))
