@@ -1,7 +1,6 @@
 """Score the readers on real reports: `python benchmarks/field_cases.py --cases FOLDER` (`--list` shows every miss).
 
-The folder holds the reports, and what is right about each: in `cases.toml` (tables `[[case]]`, see `_case`), or in
-an INDEX.md with one table row a file. The substance counts:
+The folder holds the reports, and what is right about each (`field_index.py`). The substance counts:
 
 - a log is *right* when the cause is the first finding, its advice holds the fix, and no other alarm stands
   beside it; *partly right* when the cause is among the first three findings, or the fix is in the advice, or the
@@ -17,43 +16,21 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ascent.environment import checks, matrix, reports
+from field_index import Case, read_cases
+
+from ascent.environment import checks, display, matrix, reports
 from ascent.environment.faults import Diagnosis, diagnose_text
 from ascent.environment.finding import Finding
+from ascent.environment.inventory import Environment
+from ascent.environment.versions import same
 
 Grade = Literal["right", "partly", "wrong"]
-_FILE = re.compile(r"(env|npusmi|log)-[\w-]+\.txt")
-_TOKEN = re.compile(
-    r"--[a-z][\w-]+|[A-Za-z][\w.-]*_[\w.-]*\w|\b[a-z]+-[a-z]\w+|\b[A-Z]{3,}[A-Za-z0-9]*\b|\b\d+(?:\.\d+)+\w*"
-)
-_SHARED_WORDS = 4  # words of a fix without a name in it that the advice must share, or all where it has fewer
-
-
-@dataclass(frozen=True)
-class Case:
-    """A report and its right reading.
-
-    ``causes`` are entries of which one must be named; ``says`` are expressions of which one must stand in the named
-    cause; ``fixes`` are expressions of which one must stand in its advice. ``also`` may be found beside it.
-    ``claims`` are the sentences about an environment or a table.
-    """
-
-    name: str
-    kind: str
-    text: str
-    healthy: bool = False
-    causes: tuple[str, ...] = ()
-    says: tuple[str, ...] = ()
-    fixes: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-    claims: str = ""
-    rules: tuple[str, ...] | None = None
+_QUOTE = re.compile(r" \S+ says: .*", re.S)  # a message that the answer repeats isn't its own reading
 
 
 @dataclass(frozen=True)
@@ -70,76 +47,33 @@ class Score:
     false_alarm: bool = False
 
 
-def read_cases(folder: Path) -> list[Case]:
-    """The cases of a folder, from cases.toml where it is there, else from INDEX.md."""
-    if (folder / "cases.toml").is_file():
-        tables = tomllib.loads((folder / "cases.toml").read_text("utf-8"))["case"]
-        return [_case(folder, table) for table in tables]
-    cases = []
-    for line in (folder / "INDEX.md").read_text("utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if match := _FILE.fullmatch(cells[0]):
-            cases.append(_indexed(match[1], folder / cells[0], cells[1:]))
-    return cases
-
-
-def _case(folder: Path, table: dict[str, Any]) -> Case:
-    """A table of cases.toml: file, kind (log, env, npusmi), and the fields of `Case`."""
-    case = Case(table["file"], table["kind"], _text(folder / table["file"]))
-    lists = {key: tuple(table.get(key, ())) for key in ("causes", "says", "fixes", "also")}
-    rules = tuple(table["rules"]) if "rules" in table else None
-    return replace(case, healthy=table.get("healthy", False), claims=table.get("claims", ""), rules=rules, **lists)
-
-
-def _indexed(kind: str, file: Path, cells: Sequence[str]) -> Case:
-    if kind != "log":
-        return Case(file.name, kind, _text(file), claims=cells[1])
-    family, _, fix = cells[:3]
-    return Case(file.name, kind, _text(file), family.endswith("healthy"), (family,), fixes=_names_in(fix))
-
-
-def _text(file: Path) -> str:
-    return file.read_text("utf-8", errors="replace")
-
-
-def _names_in(fix: str) -> tuple[str, ...]:
-    """Expressions for the names in a described fix (settings, commands, versions), or for its words where none is."""
-    names = tuple(dict.fromkeys(re.escape(name.strip(".")) for name in _TOKEN.findall(fix)))
-    words = list(dict.fromkeys(word[:6] for word in re.findall(r"[a-z]{5,}", fix.lower())))
-    every = "".join(f"(?=.*{word})" for word in words[:_SHARED_WORDS])
-    return names or ((every,) if every else ())
-
-
 # ---- logs ----------------------------------------------------------------------------------------------------------
 def score_log(case: Case) -> Score:
     reading = diagnose_text(case.text)
     alarms = [
         each
         for each in reading.diagnoses
-        if each.role not in ("consequence", "beside")
-        and (each.level in ("error", "warning") or each.fault in case.causes)
+        if each.role not in ("consequence", "beside") and (each.level != "note" or each.fault in case.causes)
     ]
     if case.healthy:
         alarmed = any(each.level != "note" for each in alarms) or reading.verdict in ("fault", "unknown")
-        what = alarms[0].fault if alarms else reading.verdict
+        what = alarms[0].fault if alarms else f"{reading.verdict} {[each.text for each in reading.unexplained]}"
         misses = (f"alarm on a healthy log: {what}",) if alarmed else ()
         if not alarmed and reading.verdict != "healthy":
             return Score(case, "partly", (f"healthy, but called {reading.verdict}",))
         return Score(case, "wrong" if alarmed else "right", misses, false_alarm=alarmed)
     named = [_names_cause(case, each) for each in alarms]
     rank = named.index(True) + 1 if any(named) else 0
-    false = tuple(
-        each.fault for each, right in zip(alarms, named, strict=True) if not right and each.fault not in case.also
-    )
+    false = tuple(each.fault for each, right in zip(alarms, named, strict=True) if not right and each.level != "note")
     looked_at = alarms[rank - 1] if rank else alarms[0] if alarms else None
-    fix = looked_at is not None and _holds(case.fixes, " ".join(looked_at.mend), default=rank > 0)
-    shown = _holds(case.says, " ".join(each.text for each in reading.unexplained), default=False)
+    fix = looked_at is not None and _all_in(case.fixes, " ".join((*looked_at.mend, *looked_at.decide)))
+    shown = bool(reading.unexplained) and _all_in(case.says, " ".join(each.text for each in reading.unexplained))
     all_clear = reading.verdict == "healthy"
     misses = _log_misses(case, alarms, reading.verdict, rank, fix, false)
     grade: Grade = "wrong"
     if rank == 1 and fix and not false:
         grade = "right"
-    elif not all_clear and (1 <= rank <= 3 or (fix and case.fixes) or shown):
+    elif not all_clear and (1 <= rank <= 3 or (fix and case.fixes) or (shown and case.says)):
         grade = "partly"
     return Score(case, grade, misses, rank, fix, false, all_clear)
 
@@ -150,25 +84,30 @@ def _log_misses(
     misses = []
     if rank != 1:
         first = alarms[0].fault if alarms else verdict
-        misses.append(f"{first}, expected {' or '.join(case.causes or case.says)}" + (f" (is {rank}.)" if rank else ""))
+        expected = " or ".join(case.causes or case.says)
+        misses.append(f"{first}, expected {expected}" + (f" (is {rank}.)" if rank else ""))
     if not fix:
-        misses.append(f"the fix isn't in the advice: {' or '.join(case.fixes)}")
-    if false:
+        misses.append(f"the fix isn't in the advice: {' and '.join(case.fixes)}")
+    if false and (rank != 1 or len(false) > 0):
         misses.append(f"also found: {', '.join(false)}")
     return tuple(misses)
 
 
 def _names_cause(case: Case, found: Diagnosis) -> bool:
-    return found.fault in case.causes or _holds(case.says, f"{found.fault} {found.cause}", default=False)
+    if found.fault in case.causes:
+        return True
+    own = _QUOTE.sub("", found.cause)
+    return found.fault not in case.never and bool(case.says) and _all_in(case.says, f"{found.fault} {own}")
 
 
-def _holds(expressions: Iterable[str], text: str, *, default: bool) -> bool:
-    wanted = list(expressions)
-    return any(re.search(each, text, re.I | re.S) for each in wanted) if wanted else default
+def _all_in(expressions: Iterable[str], text: str) -> bool:
+    return all(re.search(each, text, re.I | re.S) for each in expressions)
 
 
 # ---- environments and tables -----------------------------------------------------------------------------------------
 def score_environment(case: Case) -> Score:
+    if case.facts:
+        return score_facts(case)
     environment = reports.parse(case.text)
     judgement = matrix.judge(environment)
     expected, misses = case.claims, []
@@ -198,11 +137,13 @@ def score_environment(case: Case) -> Score:
     return _judged(case, misses, checks.run(environment), allowed, read=_anything_read(environment))
 
 
-def _anything_read(environment: Any) -> bool:
+def _anything_read(environment: Environment) -> bool:
     return bool(environment.packages or environment.cann or environment.npu.devices or environment.remarks)
 
 
 def score_table(case: Case) -> Score:
+    if case.facts:
+        return score_facts(case)
     environment = reports.parse(case.text)
     found, devices, expected = checks.run(environment), environment.npu.devices, case.claims
     misses, allowed = [], set()
@@ -248,14 +189,73 @@ _CLAIMS = (
 
 def _judged(case: Case, misses: list[str], found: Iterable[Finding], allowed: set[str], *, read: bool) -> Score:
     """The score of an environment or a table: nothing missed, something read, no error that isn't expected."""
-    right = set(case.rules) if case.rules is not None else allowed
-    errors = tuple(f"{each.rule} {each.what}" for each in found if each.level == "error" and each.rule not in right)
-    lacking = [f"no {rule}" for rule in case.rules or () if not any(each.rule == rule for each in found)]
+    errors = tuple(f"{each.rule} {each.what}" for each in found if each.level == "error" and each.rule not in allowed)
     if not read:
         misses = [*misses, "nothing was read"]
-    told = (*misses, *lacking, *(f"false error: {each}" for each in errors))
+    told = (*misses, *(f"false error: {each}" for each in errors))
     grade: Grade = "right" if not told else "partly" if not misses and read else "wrong"
     return Score(case, grade, told, false_findings=errors)
+
+
+def score_facts(case: Case) -> Score:
+    """An environment or a table against the fields of cases.toml. An error is expected where what must be said, the
+    verdict or the health asks for it.
+    """
+    facts, environment = case.facts, reports.parse(case.text)
+    found = checks.run(environment)
+    said = f"{display.machine(environment)}\n{display.findings(found, everything=True)}"
+    said = " ".join(said.split())
+    misses = [f"not said: {each}" for each in facts.get("must_say", ()) if not re.search(each, said, re.I)]
+    for name, version in facts.get("versions", {}).items():
+        read = environment.cann_version if name == "cann" else _version(environment, name)
+        if not same(read, version):
+            misses.append(f"{name} {read or 'not read'}, is {version}")
+    wanted = [str(each) for each in facts.get("must_say", ())]
+    allowed = {each.rule for each in found if any(re.search(word, f"{each.what} {each.why}", re.I) for word in wanted)}
+    if "devices" in facts:
+        misses += _table_facts(facts, environment, found)
+        allowed |= {"A203"} if "all OK" not in str(facts.get("health", "")) else set()
+        allowed |= {"A205", "A206"} if facts.get("supported") is not True else set()
+    return _judged(case, misses, found, allowed, read=_anything_read(environment) or bool(environment.npu.error))
+
+
+def _version(environment: Environment, name: str) -> str:
+    return environment.host.python if name == "python" else environment.version(name.replace("_", "-"))
+
+
+def _table_facts(facts: Mapping[str, Any], environment: Environment, found: Sequence[Finding]) -> Iterator[str]:
+    npu = environment.npu
+    whole = [each for each in npu.devices if each.health]
+    if (npu.driver or "") != facts.get("driver", ""):
+        yield f"driver {npu.driver!r}, is {facts.get('driver')!r}"
+    if len(whole) != facts["devices"]:
+        yield f"{len(whole)} devices, are {facts['devices']}"
+    models = _listed(facts.get("model", []), len(whole))
+    if [each.name for each in whole if each.name] != models:
+        yield f"models {[each.name for each in whole]}, are {models}"
+    for state in ("Warning", "Alarm", "Critical", "Unknown"):
+        stated = state.lower() in str(facts.get("health", "")).lower()
+        if stated != any(each.health.lower().startswith(state.lower()) for each in npu.devices):
+            yield f"health {state} {'not seen' if stated else 'seen'}"
+    totals = facts.get("hbm_total_mb")
+    if totals and [each.memory_total_mb for each in whole] != _listed(totals, len(whole)):
+        yield f"memory {[each.memory_total_mb for each in whole]}, is {totals}"
+    if (used := facts.get("hbm_used_mb")) and [each.memory_used_mb for each in whole] != _listed(used, len(whole)):
+        yield f"memory in use {[each.memory_used_mb for each in whole]}, is {used}"
+    processes = facts.get("processes", 0)
+    if len(npu.processes) != (processes if isinstance(processes, int) else len(processes)):
+        yield f"{len(npu.processes)} processes, are {processes}"
+    judged = {each.level for each in found if each.rule == "A205"}
+    if facts.get("supported") is True and judged != {"ok"}:
+        yield f"supported, but judged {judged or 'not at all'}"
+    if facts.get("supported") not in (True, None, "") and "error" not in judged:
+        yield f"not supported, but judged {judged or 'not at all'}"
+    if "told" in facts.get("reading", "") and not any(each.rule in ("A603", "A605") for each in found):
+        yield "a row that can't be read isn't told"
+
+
+def _listed(value: Any, count: int) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value] * count
 
 
 KINDS: dict[str, Callable[[Case], Score]] = {"env": score_environment, "npusmi": score_table, "log": score_log}
