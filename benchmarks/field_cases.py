@@ -225,13 +225,13 @@ def _version(environment: Environment, name: str) -> str:
 
 def _table_facts(facts: Mapping[str, Any], environment: Environment, found: Sequence[Finding]) -> Iterator[str]:
     npu = environment.npu
-    whole = [each for each in npu.devices if each.health]
+    whole = [each for each in npu.devices if each.health and (each.memory_total_mb or not facts.get("hbm_total_mb"))]
     if (npu.driver or "") != facts.get("driver", ""):
         yield f"driver {npu.driver!r}, is {facts.get('driver')!r}"
     if len(whole) != facts["devices"]:
         yield f"{len(whole)} devices, are {facts['devices']}"
     models = _listed(facts.get("model", []), len(whole))
-    if [each.name for each in whole if each.name] != models:
+    if not all(each.name in str(model) for each, model in zip(whole, models, strict=False) if each.name):
         yield f"models {[each.name for each in whole]}, are {models}"
     for state in ("Warning", "Alarm", "Critical", "Unknown"):
         stated = state.lower() in str(facts.get("health", "")).lower()

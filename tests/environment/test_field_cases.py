@@ -55,7 +55,7 @@ def test_second_finding_takes_the_point() -> None:
     one = scorer.score_log(_case(two, causes=("disk-full",), fixes=("df",)))
     assert one.grade != "right"
     assert "tokenizers-range" in " ".join(one.misses)
-    both = scorer.score_log(_case(two, causes=("disk-full", "dependency-range"), fixes=("df",)))
+    both = scorer.score_log(_case(two, causes=("disk-full", "tokenizers-range"), fixes=("df",)))
     assert both.false_findings == ()
 
 

@@ -27,9 +27,9 @@ from ascent.environment.log_view import Evidence, Log, short
 from ascent.environment.matching import Match
 from ascent.environment.signs import MILD
 
-_KNOWN_RANK, _UNKNOWN_RANK, _INNER_RANK = 43, 16, 15
+_KNOWN_RANK, _UNKNOWN_RANK = 43, 16
 _MOST = 6
-HARDLY_ANYTHING = 0.3  # confidence of a code that only says that something failed
+HARDLY_ANYTHING = 0.3  # confidence of what only says that something failed
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def explain(code: str) -> tuple[Family, Meaning | None] | None:
 
 
 def stated(log: Log) -> list[Match]:
-    """A catch-all for each code that stands in the log, at its first place."""
+    """A catch-all for each code that stands in the log, at its first place; none for codes that say nothing."""
     found: dict[str, Match] = {}
     for family in load():
         for place, code in _members(log, family):
-            if code not in found and len(found) < _MOST:
+            if code not in found and code not in family.inner and len(found) < _MOST:
                 line = log.lines[place]
                 found[code] = Match(as_fault(family, code), (Evidence(line.number, short(line.text)),), (place,))
     return list(found.values())
@@ -126,7 +126,6 @@ def _members(log: Log, family: Family) -> Iterator[tuple[int, str]]:
 def as_fault(family: Family, code: str) -> Fault:
     """A code as an entry that says what it means."""
     meaning = family.meaning(code)
-    inner = code in family.inner
     if meaning is None:
         cause = f"{family.layer} reports {code}, a code of its own that the table doesn't hold."
     else:
@@ -137,7 +136,7 @@ def as_fault(family: Family, code: str) -> Fault:
         mend=(meaning.mend if meaning else ()) or family.unknown,
         source=f"{family.layer}'s published codes",
         when=(),
-        rank=_INNER_RANK if inner else _UNKNOWN_RANK if meaning is None else _KNOWN_RANK,
+        rank=_UNKNOWN_RANK if meaning is None else _KNOWN_RANK,
         catch_all=True,
-        confidence=HARDLY_ANYTHING if inner or meaning is None else 0.55,
+        confidence=HARDLY_ANYTHING if meaning is None else 0.55,
     )

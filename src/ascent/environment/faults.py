@@ -86,15 +86,11 @@ def diagnose_scan(scanned: Scan, faults: Iterable[Fault] | None = None) -> Readi
 
 
 def _more_general(log: Log, found: Sequence[Match]) -> list[Match]:
-    """Where no entry names the fault: the vendor's codes, and whose exception it is.
-
-    Codes that say nothing count only where no other code stands.
-    """
+    """Where no entry names the fault: the vendor's codes, and whose exception it is."""
     if any(each.fault.level == "error" and not each.fault.catch_all for each in found):
         return []
-    stated = codes.stated(log)
-    telling = [each for each in stated if each.fault.confidence > codes.HARDLY_ANYTHING]
-    return [*(telling or stated), *origins.told(log)]
+    explained = {evidence.line for each in found for evidence in each.evidence}
+    return [*codes.stated(log), *origins.told(log, explained)]
 
 
 def _diagnosis(log: Log, each: Ranked) -> Diagnosis:

@@ -9,7 +9,8 @@ An entry is a table `[[fault]]` with these fields; in which file and where it st
                 (default 60)
     hides       faults that merely follow from this one; their ranks are lower
     level       error (default), warning, note (never an alarm)
-    catch_all   true: it says that something failed, hardly what; it stands back wherever another entry says more
+    catch_all   true: it says that something failed, hardly what; it stands back wherever another entry says more, and
+                rests on no line that says INFO, DEBUG or WARNING
     confidence  how surely the patterns mean this fault, up to 1 (default 0.7)
     decide      where it may have other causes: what would tell, the likeliest first
     cause       what went wrong
@@ -117,6 +118,7 @@ def _fault(entry: Entry) -> Fault:
     if level not in _LEVELS:
         raise entry.wrong(f"level must be one of {', '.join(_LEVELS)}, not {level!r}")
     strict = level != "note"
+    catch_all = entry.flag("catch_all")
     try:
         return Fault(
             id=entry.id,
@@ -124,13 +126,17 @@ def _fault(entry: Entry) -> Fault:
             mend=entry.texts("mend"),
             source=entry.text("source"),
             when=tuple(
-                tuple(compile_pattern(text, strict) for text in every) for every in entry.lists_of_texts("when")
+                tuple(
+                    compile_pattern(f"!{text}" if catch_all and text[0] not in "!~@" else text, strict)
+                    for text in every
+                )
+                for every in entry.lists_of_texts("when")
             ),
             unless=tuple(compile_pattern(text) for text in entry.texts("unless", ())),
             hides=entry.texts("hides", ()),
             level=level,
             rank=entry.whole("rank", default=60, low=0, high=100),
-            catch_all=entry.flag("catch_all"),
+            catch_all=catch_all,
             confidence=entry.number("confidence", default=0.7, low=0.01, high=1.0),
             decide=entry.texts("decide", ()),
         )

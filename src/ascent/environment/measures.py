@@ -38,6 +38,8 @@ _RATIO_TENSOR = re.compile(r"IS ratio[^\[\n]*\[([^\]\n]*)\]")
 _RUN_OF_BANGS = re.compile(r"['\"“>:]\s*!{4,}\s*(?:['\"”<]|\\|\.{3}|$)|^\s*!{12,}\s*(?:\.{3})?$")
 _OUTPUT_LINE = re.compile(r"generated|output|completion|response|text|content|answer|assistant", re.IGNORECASE)
 _REPEAT = re.compile(r"(?P<unit>[^\s=\-_*#.~|+<>/\\]{1,12}(?: ?[^\s=\-_*#.~|+<>/\\]{1,12})?)(?:[ ,]?(?P=unit)){19,}")
+_CONTENT = re.compile(r"\"(?:content|text|generated_text|completion)\"\s*:\s*\"(?P<said>(?:[^\"\\]|\\.){60,4000})")
+_SHINGLE, _FEWEST_DISTINCT = 4, 0.5
 _MASK = re.compile(r"ASCEND_RT_VISIBLE_DEVICES=['\"]?([\d,\s-]+)")
 _COUNT = re.compile(r"device_count\(\)\s*(?:=|:|->)?\s*(\d+)")
 _MOUNTED = re.compile(r"--device[= ]/dev/davinci(\d+)")
@@ -124,10 +126,19 @@ def _ratio_off(text: str) -> Sequence[str]:
 def _output(text: str) -> Sequence[str]:
     if _RUN_OF_BANGS.search(text):
         return ("output-token0",)
+    content = _CONTENT.search(text)
+    if content and _degenerate(content["said"]):
+        return ("output-repeats",)
     repeat = _REPEAT.search(text[:4000]) if _OUTPUT_LINE.search(text[:200]) else None
     if repeat and any(letter.isalpha() for letter in repeat["unit"]):
         return ("output-repeats",)
     return ()
+
+
+def _degenerate(said: str) -> bool:
+    """Whether a text says the same few characters over and over."""
+    pieces = [said[start : start + _SHINGLE] for start in range(len(said) - _SHINGLE)]
+    return len(set(pieces)) < _FEWEST_DISTINCT * len(pieces) and len(set(said)) < 0.25 * len(said)
 
 
 _LINE_READERS: tuple[Callable[[str], Sequence[str]], ...] = (_oom, _absurd, _sampling, _ratio_off, _output)

@@ -99,6 +99,8 @@ class _Table:
             self.columns = " ".join(cells) if cells[0].startswith("Chip") else self.columns
             return
         cells = [_digits(cell) for cell in cells]
+        if len(cells) == 4 and not _process(cells):  # number and name apart
+            cells = [f"{cells[0]} {cells[1]}".strip(), *cells[2:]]
         if len(cells) >= 4 and (process := _process(cells)):
             self.processes.append(process)
         elif (head := _head(cells)) is not None:
@@ -119,6 +121,7 @@ class _Table:
             npu, name, health = self.head
             chip = sum(each.npu == npu for each in self.devices)
             self.devices.append(Device(len(self.devices), npu, chip, plain_name(name), state(health)))
+            self.unread.append(f"NPU {npu} {name}: its second row (chip, memory, load) is missing")
             self.head = None
 
 
@@ -137,7 +140,7 @@ def _head(cells: list[str]) -> tuple[int, str, str] | None:
 
 
 def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, columns: str) -> Device | None:
-    chip = _CHIP_CELL.fullmatch(cells[0])
+    chip = _CHIP_CELL.fullmatch(cells[0] or ("0" if head else ""))
     bus = _BUS_CELL.fullmatch(cells[1])
     if chip is None or not (bus or cells[1] == "") or (head is None and (bus is None or cells[1] in ("NA", "-"))):
         return None

@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -26,6 +26,9 @@ _WORD = re.compile(r"[a-z_]+")
 _ROOT = r"(?:site-packages|dist-packages|workspace|src|opt|code|repo)/(?:[\w.-]+/){0,2}?"
 _EXCEPTION = re.compile(r"\b(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))\b:?\s*(?P<said>.*)")
 _OTHERS = {"deepspeed", "peft", "ray", "verl", "swift", "llamafactory", "openrlhf", "areal"}
+# What a message names: settings and the like.
+_NAMED = re.compile(r"(?<![\w/.])(?:--[a-z][\w-]+|[a-zA-Z]+_[\w]*\w)(?![\w/(])")
+_TWICE = re.compile(r"^(\w+)/\1/")
 _FRAMES_ABOVE = 60
 _RANK, _CONFIDENCE = 30, 0.4
 _LONGEST_QUOTE = 220
@@ -78,9 +81,12 @@ def file_of(message: str) -> str:
     return next((written[mark] for mark in checksums(message[:1000]) if mark in written), "")
 
 
-def told(log: Log) -> list[Match]:
-    """A catch-all for the first exception whose origin is known: what that part of the package complains about."""
-    for line in signs.errors(log.lines)[:20]:
+def told(log: Log, explained: Collection[int] = ()) -> list[Match]:
+    """A catch-all for the first exception whose origin is known: what that part of the package complains about.
+
+    ``explained`` are numbers of lines that an entry accounts for.
+    """
+    for line in signs.errors(log.lines, explained)[:20]:
         exception = _EXCEPTION.search(line.text)
         if exception is None:
             continue
@@ -97,7 +103,7 @@ def _raised_in(lines: Sequence[Line]) -> str:
     """The file of the innermost frame that belongs to a known package."""
     for line in reversed(lines):
         if match := _frame().search(line.text):
-            return match["file"]
+            return _TWICE.sub(r"\1/", match["file"])
         if "Traceback (most recent call last)" in line.text:
             return ""
     return ""
@@ -105,10 +111,12 @@ def _raised_in(lines: Sequence[Line]) -> str:
 
 def _as_fault(area: Area, file: str, name: str, said: str) -> Fault:
     quote = said.strip()[:_LONGEST_QUOTE]
+    names = list(dict.fromkeys(_NAMED.findall(quote)))[:4]
+    named = (f"it names {', '.join(names)}",) if names else ()
     return Fault(
         id=area.id,
         cause=f"{area.cause} {file} says: {name.rpartition('.')[2]}{f': {quote}' if quote else ''}",
-        mend=area.mend,
+        mend=(*named, *area.mend),
         source=f"where the message is written: {file}",
         when=(),
         rank=_RANK,

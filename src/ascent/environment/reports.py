@@ -51,7 +51,7 @@ _ANY_NAME = "|".join(f"(?P<n{index}>{shape})" for index, shape in enumerate(_NAM
 # Between a name and its version may stand quotes, brackets, the word "version" in two languages, a branch.
 _STATEMENT = re.compile(
     rf"(?<![A-Za-z0-9_./-])[`'\"]?(?:{_ANY_NAME})[`'\"]?(?:\s*(?:version|版本号?))?(?:\s*\([^()\n]{{0,20}}\))?"
-    rf"(?P<sep>\s*(?:==|=|:|@|\||为|是)\s*|\s+(?:is\s+|at\s+)?|-|(?=\d))(?:main\s+(?=v?\d))?"
+    rf"(?P<sep>\s*(?:==|=|:|@|\||\(|为|是)\s*|\s+(?:is\s+|at\s+)?|-|(?=\d))(?:main\s+(?=v?\d))?"
     rf"(?:(?:vllm[_-]ascend|py?torch|torch)\s*==?\s*)?[`'\"]?"
     rf"(?P<version>{_NUMBER})",
     re.IGNORECASE,
@@ -124,7 +124,7 @@ _DRIVER = re.compile(
 _FIRMWARE = re.compile(r"firmware(?:\s+version)?\s*[:=]\s*v?(\d[\w.]*)", re.I)
 _CHIP = re.compile(
     r"(?:NPU(?:\s+type)?|hardware|device|chip|SocVersion)\s*[:=|]?\s*(?:\d+\s*[x*×]\s*)?(?:Huawei\s+)?(?:Atlas\s+)?(?:Ascend\s*)?"
-    r"(910[BC]\w?(?:-1)?|910_\w+|910Pro[AB]|310P\d?|310B?\d?|A[235](?!\w)|950\w*)",
+    r"(910[ABC]\w?(?:-1)?|910_\w+|910(?:Pro|Premium)[AB]|310P\d?|310B?\d?|A[235](?!\w)|950\w*)",
     re.I,
 )
 _CHIP_ANYWHERE = re.compile(
@@ -160,7 +160,7 @@ def parse(text: str) -> Environment:
     ambiguously is
     marked unsure, and `remarks` name the readings that a person should look at.
     """
-    text = _ANSI.sub("", text[:_LIMIT]).translate(_WIDE)
+    text = _ANSI.sub("", text[:_LIMIT]).translate(_WIDE).replace("**", "")
     text = "\n".join(line[:_LONGEST_LINE] for line in text.splitlines())
     smi = npu_smi.parse(text)
     text = _SPACED_RC.sub(r"\1\2", _JOINED.sub(r"\1", text))

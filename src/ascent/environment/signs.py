@@ -19,6 +19,10 @@ _NOT = re.compile("|".join(_SIGNS["no_error"]), re.IGNORECASE)
 _DONE = re.compile("|".join(_SIGNS["done"]), re.IGNORECASE)
 _SERVES = re.compile("|".join(_SIGNS["serves"]), re.IGNORECASE)
 _STEPS = re.compile("|".join(_SIGNS["steps"]), re.IGNORECASE)
+# A step that isn't the first shows that those before it went well.
+_LATER_STEP = re.compile(
+    r"\b(?:step|iteration|global_step)\b['\"]?[ :=]+0*(?:[2-9]|[1-9]\d+)\b.*(?:loss|reward|score|entropy|/)"
+)
 
 
 def errors(lines: Sequence[Line], skip: Iterable[int] = ()) -> list[Line]:
@@ -56,5 +60,8 @@ def evidence_of_work(scanned: Scan, lines: Sequence[Line]) -> Line | None:
         if found := next((line for line in lines if pattern.search(line.text[:2000])), None):
             return found
     steps = [line for line in lines if _STEPS.search(line.text[:2000])]
+    later = next((line for line in steps if _LATER_STEP.search(line.text[:400])), None)
+    if later is not None:
+        return later
     going_on = len(steps) > 1 or (steps and steps[0].last > steps[0].number) or len(scanned.series) > 1
     return steps[-1] if steps and going_on else None

@@ -18,7 +18,8 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 _CACHE = re.compile(r"KV cache usage: (\d+(?:\.\d+)?)%")
-_WAITING = re.compile(r"Waiting: (\d+)")
+_WAITING = re.compile(r"(?:Waiting|Pending): (\d+)")
+_RUNS_NONE = re.compile(r"Running: 0\b")
 _STARTS = re.compile(
     r"vLLM API server version|Starting vLLM API server|Initializing a V1 LLM engine|Initializing an LLM engine"
     r"|vllm serve "
@@ -27,12 +28,13 @@ _READY = re.compile(
     r"Application startup complete|Uvicorn running|HTTP/1|throughput|Processed prompts|Generated text|Route: /"
     r"|Available routes|init engine .* took|train_runtime|'loss'|Shutting down"
 )
-_LEAST, _LEAST_FULL = 4, 5
-_FULL_PERCENT = 99.0
+_LEAST, _LEAST_FULL = 4, 3
+_FULL_PERCENT, _BRIM_PERCENT = 97.0, 99.9
 _STEADY = 0.5  # the smallest change of a steady series is at least this share of its largest
 _LEAK_SHARE = 0.004  # of the first value, a cycle
 _JUMP, _STAYS = 20.0, 8.0
-_GOOD_REWARD = 0.1
+_SPIKE, _SPIKE_STAYS = 1.8, 1.4
+_GOOD_REWARD, _HIGH_KL = 0.1, 5.0
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 
@@ -69,17 +71,26 @@ def _steady(values: Sequence[float], *, falling: bool) -> bool:
 
 
 def _full_cache(series: Sequence[Line], found: dict[str, int]) -> None:
-    usages = [
-        (line.number, float(match[1]), _WAITING.search(line.text))
-        for line in series
-        if (match := _CACHE.search(line.text))
+    usages = [(line, float(match[1])) for line in series if (match := _CACHE.search(line.text))]
+    waiting = [line.number for line, usage in usages if usage >= _FULL_PERCENT and _queue(line.text) > 0]
+    if len(waiting) >= _LEAST_FULL and 2 * len(waiting) >= len(usages):
+        found.setdefault("kv-cache-full", waiting[0])
+    brim = next((index for index, (_, usage) in enumerate(usages) if usage >= _BRIM_PERCENT), len(usages))
+    stuck = [
+        line for line, usage in usages[brim:] if usage < 1 and _RUNS_NONE.search(line.text) and _queue(line.text) > 0
     ]
-    full = [number for number, usage, waiting in usages if usage >= _FULL_PERCENT and waiting and int(waiting[1]) > 0]
-    if len(full) >= _LEAST_FULL and 2 * len(full) >= len(usages):
-        found.setdefault("kv-cache-full", full[0])
+    if len(stuck) > 1 and stuck[-1] is usages[-1][0]:
+        found.setdefault("kv-cache-stuck", usages[brim][0].number)
+
+
+def _queue(text: str) -> int:
+    """Requests that wait."""
+    return max((int(number) for number in _WAITING.findall(text)), default=0)
 
 
 def _collapse(rows: Rows, found: dict[str, int]) -> None:
+    _language_loss(rows, found)
+    _policy(rows, found)
     for name in ("loss", "grad_norm"):
         values = [(number, abs(row[name])) for number, row in rows if name in row and row[name] == row[name]]
         lowest_after = _running(min, [value for _, value in values])
@@ -92,6 +103,36 @@ def _collapse(rows: Rows, found: dict[str, int]) -> None:
     for index, before in _medians_before([value for _, value in rewards]):
         if index + 2 < len(rewards) and before > _GOOD_REWARD and highest_after[index] <= before / 10:
             found.setdefault("loss-collapsed", rewards[index][0])
+
+
+def _policy(rows: Rows, found: dict[str, int]) -> None:
+    """Completions that are all cut, a divergence that explodes, an entropy that collapses."""
+    cut = [(number, row["completions/clipped_ratio"]) for number, row in rows if "completions/clipped_ratio" in row]
+    if len(cut) >= _LEAST and all(share >= 1.0 for _, share in cut):
+        found.setdefault("completions-all-cut", cut[0][0])
+    for name in ("kl", "actor/kl_loss", "actor/ppo_kl"):
+        values = [(number, row[name]) for number, row in rows if name in row and row[name] == row[name]]
+        lowest_after = _running(min, [value for _, value in values])
+        for index, before in _medians_before([value for _, value in values]):
+            if 0 <= before < values[index][1] / _JUMP and lowest_after[index] > _HIGH_KL:
+                found.setdefault("kl-explodes", values[index][0])
+    for name in ("entropy", "actor/entropy", "actor/entropy_loss"):
+        values = [(number, row[name]) for number, row in rows if name in row and row[name] == row[name]]
+        early = median(value for _, value in values[:_LEAST]) if len(values) > 2 * _LEAST else 0.0
+        if early > 0 and all(value < early / _JUMP for _, value in values[-_LEAST:]):
+            found.setdefault("entropy-collapsed", values[-_LEAST][0])
+
+
+def _language_loss(rows: Rows, found: dict[str, int]) -> None:
+    """A loss of language modelling that jumps and doesn't come back; a policy's loss around 0 isn't one."""
+    for name in ("lm loss", "loss", "train_loss", "loss/lm"):
+        values = [(number, row[name]) for number, row in rows if name in row and row[name] == row[name]]
+        lowest_after = _running(min, [value for _, value in values])
+        for index in range(2, len(values) - 2):
+            before = median(value for _, value in values[max(0, index - 25) : index])
+            number, value = values[index]
+            if before > 0.5 and value > _SPIKE * before and lowest_after[index] > _SPIKE_STAYS * before:
+                found.setdefault("loss-collapsed", number)
 
 
 def _medians_before(values: Sequence[float]) -> Iterator[tuple[int, float]]:
