@@ -76,13 +76,21 @@ def diagnose_scan(scanned: Scan, faults: Iterable[Fault] | None = None) -> Readi
     log = Log(scanned)
     found = matching.matches(log, known_faults.load() if faults is None else faults)
     order = ranked(log, [*found, *_more_general(log, found)])
-    diagnoses = tuple(_diagnosis(log, each) for each in order)
-    alarmed = any(each.alarm for each in order)
+    passed = _passed(scanned, order)
+    alarmed = any(each.alarm for each in order) and not passed
+    diagnoses = tuple(_diagnosis(log, each, passed) for each in order)
     unexplained = () if alarmed else _unexplained(log, diagnoses)
     work = None if alarmed or unexplained or scanned.binary else signs.evidence_of_work(scanned, log.lines)
     verdict: Verdict = "fault" if alarmed else "unknown" if unexplained else "healthy" if work else "unjudged"
     shown_by = Evidence(work.number, short(work.text)) if work else None
     return Reading(verdict, diagnoses, unexplained, shown_by, scanned.line_count, scanned.byte_count, scanned.thinned)
+
+
+def _passed(scanned: Scan, order: Sequence[Ranked]) -> bool:
+    """Whether all that was found is of a kind that passes, and the work was done after it."""
+    alarms = [each.match for each in order if each.alarm]
+    last = max((evidence.line for each in alarms for evidence in each.evidence), default=0)
+    return bool(alarms) and all(each.fault.passes for each in alarms) and signs.end_of_work(scanned, last) is not None
 
 
 def _more_general(log: Log, found: Sequence[Match]) -> list[Match]:
@@ -93,7 +101,7 @@ def _more_general(log: Log, found: Sequence[Match]) -> list[Match]:
     return [*codes.stated(log), *origins.told(log, explained)]
 
 
-def _diagnosis(log: Log, each: Ranked) -> Diagnosis:
+def _diagnosis(log: Log, each: Ranked, passed: bool) -> Diagnosis:
     fault, evidence = each.match.fault, each.match.evidence
     around = ""
     if each.alarm and each.role in ("primary", "also") and each.match.places:
@@ -102,7 +110,7 @@ def _diagnosis(log: Log, each: Ranked) -> Diagnosis:
         around = str(context.read(log.around(each.match.places[0]), telling, memory=memory))
     return Diagnosis(
         fault.id,
-        fault.level,
+        "note" if passed else fault.level,
         each.role,
         fault.confidence,
         fault.cause,

@@ -11,6 +11,8 @@ An entry is a table `[[fault]]` with these fields; in which file and where it st
     level       error (default), warning, note (never an alarm)
     catch_all   true: it says that something failed, hardly what; it stands back wherever another entry says more, and
                 rests on no line that says INFO, DEBUG or WARNING
+    passes      true: no fault where the run comes to its end after it (a file that wasn't needed, a call that was
+                tried again)
     confidence  how surely the patterns mean this fault, up to 1 (default 0.7)
     decide      where it may have other causes: what would tell, the likeliest first
     cause       what went wrong
@@ -62,6 +64,7 @@ class Fault:
     level: Level = "error"
     rank: int = 60
     catch_all: bool = False
+    passes: bool = False
     confidence: float = 0.7
     decide: tuple[str, ...] = ()
 
@@ -137,6 +140,7 @@ def _fault(entry: Entry) -> Fault:
             level=level,
             rank=entry.whole("rank", default=60, low=0, high=100),
             catch_all=catch_all,
+            passes=entry.flag("passes"),
             confidence=entry.number("confidence", default=0.7, low=0.01, high=1.0),
             decide=entry.texts("decide", ()),
         )

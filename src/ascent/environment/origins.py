@@ -28,6 +28,7 @@ _EXCEPTION = re.compile(r"\b(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt
 _OTHERS = {"deepspeed", "peft", "ray", "verl", "swift", "llamafactory", "openrlhf", "areal"}
 # What a message names: settings and the like.
 _NAMED = re.compile(r"(?<![\w/.])(?:--[a-z][\w-]+|[a-zA-Z]+_[\w]*\w)(?![\w/(])")
+_BUILT_IN = {"IndexError", "KeyError", "ZeroDivisionError", "UnicodeDecodeError", "StopIteration", "NameError"}
 _TWICE = re.compile(r"^(\w+)/\1/")
 _FRAMES_ABOVE = 60
 _RANK, _CONFIDENCE = 30, 0.4
@@ -91,7 +92,9 @@ def told(log: Log, explained: Collection[int] = ()) -> list[Match]:
         if exception is None:
             continue
         place = log.lines.index(line)
-        file = _raised_in(log.lines[max(0, place - _FRAMES_ABOVE) : place]) or file_of(exception["said"])
+        file = _raised_in(log.lines[max(0, place - _FRAMES_ABOVE) : place])
+        if not file and exception["name"] not in _BUILT_IN:
+            file = file_of(exception["said"])
         area = next((each for each in areas() if each.files.search(file)), None) if file else None
         if area is not None:
             fault = _as_fault(area, file, exception["name"], exception["said"])

@@ -19,6 +19,9 @@ _NOT = re.compile("|".join(_SIGNS["no_error"]), re.IGNORECASE)
 _DONE = re.compile("|".join(_SIGNS["done"]), re.IGNORECASE)
 _SERVES = re.compile("|".join(_SIGNS["serves"]), re.IGNORECASE)
 _STEPS = re.compile("|".join(_SIGNS["steps"]), re.IGNORECASE)
+_LONGEST_TRACEBACK = 60
+# A service ends so whether it is well or not.
+_SHUT_DOWN = re.compile(r"shut ?down|server process", re.IGNORECASE)
 # A step that isn't the first shows that those before it went well.
 _LATER_STEP = re.compile(
     r"\b(?:step|iteration|global_step)\b['\"]?[ :=]+0*(?:[2-9]|[1-9]\d+)\b.*(?:loss|reward|score|entropy|/)"
@@ -31,10 +34,23 @@ def errors(lines: Sequence[Line], skip: Iterable[int] = ()) -> list[Line]:
     ``skip`` are numbers of lines that are accounted for.
     """
     known = set(skip)
+    known |= _ignored(lines)
     found = [line for line in lines if line.number not in known and is_error(line.text)]
     return [line for line in found if _NAMED.search(line.text)] + [
         line for line in found if not _NAMED.search(line.text)
     ]
+
+
+def _ignored(lines: Sequence[Line]) -> set[int]:
+    """Numbers of the lines of tracebacks that Python says it ignores, as at the end of a process."""
+    found: set[int] = set()
+    inside = 0
+    for line in lines:
+        inside = _LONGEST_TRACEBACK if "Exception ignored in" in line.text else inside
+        if inside:
+            found.add(line.number)
+            inside = 0 if _is_exception(line.text) and "ignored" not in line.text else inside - 1
+    return found
 
 
 def is_error(text: str) -> bool:
@@ -49,6 +65,12 @@ def _is_exception(text: str) -> bool:
     """An exception's name where its message begins: after rank, process, level, time and module only."""
     name = _NAMED.search(text)
     return name is not None and _BEFORE_ERROR.fullmatch(_BRACKETED.sub(" ", text[: name.start()])) is not None
+
+
+def end_of_work(scanned: Scan, after: int) -> Line | None:
+    """A line near the log's end, and after line ``after``, that says that the work was done."""
+    end = [line for line in scanned.end if line.number > after]
+    return next((line for line in reversed(end) if _DONE.search(line.text) and not _SHUT_DOWN.search(line.text)), None)
 
 
 def evidence_of_work(scanned: Scan, lines: Sequence[Line]) -> Line | None:
