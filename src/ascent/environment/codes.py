@@ -99,6 +99,23 @@ def explain(code: str) -> tuple[Family, Meaning | None] | None:
     return None
 
 
+def meant(text: str) -> list[tuple[str, Meaning]]:
+    """The codes that a piece of text states and the table explains, but for those that say nothing."""
+    found: dict[str, Meaning] = {}
+    for family in load():
+        for match in family.match.finditer(text.lower()):
+            code = _code(family, match)
+            meaning = family.meaning(code)
+            if meaning is not None and code not in family.inner:
+                found.setdefault(code, meaning)
+    return list(found.items())
+
+
+def _code(family: Family, match: re.Match[str]) -> str:
+    code = next((each for each in match.groups() if each), match[0]).upper()
+    return f"HCCL {int(code)}" if family.id == "hccl-result" else code
+
+
 def stated(log: Log) -> list[Match]:
     """A catch-all for each code that stands in the log, at its first place; none for codes that say nothing."""
     found: dict[str, Match] = {}
@@ -113,8 +130,7 @@ def stated(log: Log) -> list[Match]:
 def _members(log: Log, family: Family) -> Iterator[tuple[int, str]]:
     seen: set[str] = set()
     for match in family.match.finditer(log.text):
-        code = next((each for each in match.groups() if each), match[0]).upper()
-        code = f"HCCL {int(code)}" if family.id == "hccl-result" else code
+        code = _code(family, match)
         if code in seen or code == "HCCL 0":
             continue
         place = log.place_of(match.start())

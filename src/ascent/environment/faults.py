@@ -103,18 +103,23 @@ def _more_general(log: Log, found: Sequence[Match]) -> list[Match]:
 
 def _diagnosis(log: Log, each: Ranked, passed: bool) -> Diagnosis:
     fault, evidence = each.match.fault, each.match.evidence
-    around = ""
+    around, mend = "", fault.mend
     if each.alarm and each.role in ("primary", "also") and each.match.places:
         telling = "\n".join(line.text for line in evidence)
         memory = bool(_MEMORY.search(f"{fault.id} {telling}".lower()))
-        around = str(context.read(log.around(each.match.places[0]), telling, memory=memory))
+        where = str(context.read(log.around(each.match.places[0]), telling, memory=memory))
+        meant = [(code, meaning) for code, meaning in codes.meant(telling) if code.lower() not in fault.id]
+        said = [f"{code}: {meaning.text}" for code, meaning in meant]
+        around = "; ".join(part for part in (where, *said) if part)
+        if fault.catch_all:  # what the code asks for says more
+            mend = tuple(dict.fromkeys((*mend, *(step for _, meaning in meant for step in meaning.mend))))
     return Diagnosis(
         fault.id,
         "note" if passed else fault.level,
         each.role,
         fault.confidence,
         fault.cause,
-        fault.mend,
+        mend,
         fault.source,
         evidence,
         each.head,

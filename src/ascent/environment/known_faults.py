@@ -20,11 +20,11 @@ An entry is a table `[[fault]]` with these fields; in which file and where it st
     source      where the fault is known from; a number after # is a public issue or pull request
 
 A pattern is plain text, any case, within one line: `*` is anything, `<n>` a number, `||` an alternative.
-`~` at its head: anywhere in the log, for settings and for what kind of run it is. `!` at its head: not on a line
-that says INFO, DEBUG or WARNING. `^` before an alternative: the message begins the line, but for rank, process,
-level and time; `$` after it: it ends the line.
+At its head: `~` anywhere in the log, for settings and for what kind of run it is; `!` not on a line that says INFO,
+DEBUG or WARNING; `+` on any line, in a catch-all too. `^` before an alternative: the message begins the line, but for
+rank, process, level and time; `$` after it: it ends the line.
 `#507014` is a status code where one can stand ("error code is", "runtime result =", "failed:").
-`@name` is a reading of numbers (measures.py); `@torch < 2.5.1` compares a version stated in the log.
+`@name` is a reading of numbers (measures.py, trends.py); `@torch < 2.5.1` compares a version stated in the log.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _fault(entry: Entry) -> Fault:
             source=entry.text("source"),
             when=tuple(
                 tuple(
-                    compile_pattern(f"!{text}" if catch_all and text[0] not in "!~@" else text, strict)
+                    compile_pattern(f"!{text}" if catch_all and text[0] not in "!~@+" else text, strict)
                     for text in every
                 )
                 for every in entry.lists_of_texts("when")
@@ -194,8 +194,8 @@ def _strict(text: str, alarm: bool) -> tuple[bool, str]:
 
     Alarms don't rest on an import that failed on such a line: those are optional.
     """
-    if text.startswith("!"):
-        return True, text[1:]
+    if text[:1] in ("!", "+"):
+        return text[0] == "!", text[1:]
     return alarm and any(words in text.lower() for words in _IMPORT), text
 
 

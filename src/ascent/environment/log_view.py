@@ -120,7 +120,7 @@ class Log:
         while position >= 0 and count < (1 if pattern.anywhere else _MOST_PLACES):
             place = self.place_of(position)
             start, end = self.starts[place], self.starts[place + 1] - 1
-            mild = pattern.strict and signs.MILD.search(self.text, start, min(end, start + 200))
+            mild = pattern.strict and signs.coped_with(self.text, start, end)
             if not mild and regex.search(self.text, start, end):
                 count += 1
                 yield place

@@ -32,6 +32,7 @@ _OWN = re.compile(
 )
 _TABLE_HEAD = re.compile(r"[┃│|].*\b(?:Prompt|Completion)\b")
 _TABLE_END = re.compile(r"\s*[└╰+][─━=-]{3,}")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception)\b")  # may be the run's own, with a quoted path at its end
 _FENCE = "```"
 _LONGEST_BLOCK = 400
 
@@ -87,7 +88,7 @@ def _text_end(lines: Sequence[Line], start: int, rest: str) -> int:
         if marked and _CLOSING.search(text):
             return index + 1
         if quote and text.rstrip(",]})").endswith(quote):
-            return index + 1
+            return start if _EXCEPTION.match(text) else index + 1
         if not (text or fenced or marked or quote) and index > start:
             return index
     return start

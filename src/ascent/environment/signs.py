@@ -15,6 +15,7 @@ _NAMED = re.compile(r"\b\w*(?:Error|Exception|Interrupt|Timeout)\b(?::|\s*$|\()"
 _SIGNS = tomllib.loads(resources.files("ascent.environment").joinpath("data", "signs.toml").read_text("utf-8"))
 MILD = re.compile("|".join(_SIGNS["mild"]))
 _FORM = re.compile("|".join(_SIGNS["error"]))
+_ALWAYS = re.compile("|".join(_SIGNS["always"]))
 _NOT = re.compile("|".join(_SIGNS["no_error"]), re.IGNORECASE)
 _DONE = re.compile("|".join(_SIGNS["done"]), re.IGNORECASE)
 _SERVES = re.compile("|".join(_SIGNS["serves"]), re.IGNORECASE)
@@ -58,7 +59,12 @@ def is_error(text: str) -> bool:
     text = text[:2400]
     if not (_FORM.search(text) or _is_exception(text)):
         return False
-    return not MILD.search(text[:200].lower()) and not _NOT.search(text)
+    return _ALWAYS.search(text) is not None or not coped_with(text.lower(), 0, len(text))
+
+
+def coped_with(text: str, start: int, end: int) -> bool:
+    """Whether a line (a piece of ``text``, in lower case) is of a mild level, or says that there was no error."""
+    return bool(MILD.search(text, start, min(end, start + 200)) or _NOT.search(text, start, end))
 
 
 def _is_exception(text: str) -> bool:

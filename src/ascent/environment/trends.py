@@ -91,12 +91,13 @@ def _queue(text: str) -> int:
 def _collapse(rows: Rows, found: dict[str, int]) -> None:
     _language_loss(rows, found)
     _policy(rows, found)
-    for name in ("loss", "grad_norm"):
+    for name, least in (("loss", 1.0), ("grad_norm", 5.0)):
         values = [(number, abs(row[name])) for number, row in rows if name in row and row[name] == row[name]]
         lowest_after = _running(min, [value for _, value in values])
         for index, before in _medians_before([value for _, value in values]):
             number, value = values[index]
-            if index + 1 < len(values) and 0 < before < value / _JUMP and lowest_after[index + 1] > _STAYS * before:
+            jumps = 0 < before < value / _JUMP and value > least
+            if jumps and index + 1 < len(values) and lowest_after[index + 1] > _STAYS * before:
                 found.setdefault("loss-collapsed", number)
     rewards = [(number, row["reward"]) for number, row in rows if "reward" in row and row["reward"] == row["reward"]]
     highest_after = _running(max, [value for _, value in rewards])
