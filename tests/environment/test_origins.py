@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -53,22 +54,15 @@ def test_clone_beside_the_package_is_told_too() -> None:
     assert primary.fault == "vllm-kv-cache"
 
 
-def test_message_is_told_by_its_words() -> None:
-    pytest.importorskip("vllm")
-    message = "Cumulative logprobs are not expected here"
-    assert origins.file_of("nothing that anybody wrote down") == ""
-    written = origins.file_of("Both --nnodes and --node-rank must be set for multi node training of this kind")
-    assert written == "" or written.endswith(".py")
-    assert origins.file_of(message) == "" or origins.file_of(message).startswith("vllm/")
-
-
 def test_index_knows_where_messages_of_the_installed_packages_are_written() -> None:
-    import trl
-
-    source = (Path(trl.__file__).parent / "trainer/grpo_config.py").read_text("utf-8")
+    found = importlib.util.find_spec("trl")
+    if found is None or found.origin is None:
+        pytest.skip("TRL isn't installed")
+    source = (Path(found.origin).parent / "trainer/grpo_config.py").read_text("utf-8")
     message = "'generation_batch_size' and 'steps_per_generation' can not be both configured at the same time"
     assert message in source, "TRL changed the message: take another one"
     assert origins.file_of(message).startswith("trl/trainer/")
+    assert origins.file_of("nothing that anybody wrote down anywhere") == ""
 
 
 def test_every_area_is_reached_by_a_file() -> None:
