@@ -58,7 +58,7 @@ def score_log(case: Case) -> Score:
     if case.healthy:
         alarmed = any(each.level != "note" for each in alarms) or reading.verdict in ("fault", "unknown")
         what = alarms[0].fault if alarms else f"{reading.verdict} {[each.text for each in reading.unexplained]}"
-        misses = (f"alarm on a healthy log: {what}",) if alarmed else ()
+        misses: tuple[str, ...] = (f"alarm on a healthy log: {what}",) if alarmed else ()
         if not alarmed and reading.verdict != "healthy":
             return Score(case, "partly", (f"healthy, but called {reading.verdict}",))
         return Score(case, "wrong" if alarmed else "right", misses, false_alarm=alarmed)

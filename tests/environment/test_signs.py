@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from ascent.environment import faults, signs
@@ -101,3 +106,30 @@ def test_service_that_ends_regularly_after_its_engine_died_is_no_all_clear() -> 
     primary = faults.diagnose_text(log).primary
     assert primary is not None
     assert primary.fault == "engine-dead"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["vllm", "trl", "accelerate", "transformers"])
+def test_what_packages_log_at_mild_levels_raises_no_alarm(package: str) -> None:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(f"{package} isn't installed")
+    messages = [message for file in Path(found.origin).parent.rglob("*.py") for message in _mild_messages(file)]
+    assert len(messages) > 50
+    alarming = []
+    for level, message in messages:
+        for form in ("(EngineCore pid=3) {} 01-01 10:00:00 [a.py:12] {}", "2026-01-01 10:00:00 - {} - mod - {}"):
+            reading = faults.diagnose_text(form.format(level, message) + "\n")
+            if reading.verdict in ("fault", "unknown"):
+                alarming.append((reading.primary.fault if reading.primary else "unknown", message))
+    assert len(alarming) <= len(messages) // 200, alarming
+
+
+def _mild_messages(file: Path) -> Iterator[tuple[str, str]]:
+    """Level and text of the literal messages that a file logs as information or warning."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8", errors="replace"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            level = {"info": "INFO", "warning": "WARNING", "warning_once": "WARNING"}.get(node.func.attr)
+            text = node.args[0]
+            if level and isinstance(text, ast.Constant) and isinstance(text.value, str) and len(text.value) > 15:
+                yield level, " ".join(text.value.replace("%s", "7").replace("%d", "7").split())

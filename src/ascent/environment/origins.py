@@ -28,6 +28,19 @@ _EXCEPTION = re.compile(r"\b(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt
 _OTHERS = {"deepspeed", "peft", "ray", "verl", "swift", "llamafactory", "openrlhf", "areal"}
 # What a message names: settings and the like.
 _NAMED = re.compile(r"(?<![\w/.])(?:--[a-z][\w-]+|[a-zA-Z]+_[\w]*\w)(?![\w/(])")
+_OF_CODE = {
+    "IndexError",
+    "KeyError",
+    "ZeroDivisionError",
+    "UnicodeDecodeError",
+    "RecursionError",
+    "NameError",
+    "UnboundLocalError",
+    "SyntaxError",
+    "IndentationError",
+    "TypeError",
+    "AttributeError",
+}
 _BUILT_IN = {"IndexError", "KeyError", "ZeroDivisionError", "UnicodeDecodeError", "StopIteration", "NameError"}
 _TWICE = re.compile(r"^(\w+)/\1/")
 _FRAMES_ABOVE = 60
@@ -95,7 +108,8 @@ def told(log: Log, explained: Collection[int] = ()) -> list[Match]:
         file = _raised_in(log.lines[max(0, place - _FRAMES_ABOVE) : place])
         if not file and exception["name"] not in _BUILT_IN:
             file = file_of(exception["said"])
-        area = next((each for each in areas() if each.files.search(file)), None) if file else None
+        own = not file and exception["name"] in _OF_CODE
+        area = next((each for each in areas() if each.files.search(file)), None) if file or own else None
         if area is not None:
             fault = _as_fault(area, file, exception["name"], exception["said"])
             return [Match(fault, (Evidence(line.number, short(line.text)),), (place,))]
@@ -118,9 +132,9 @@ def _as_fault(area: Area, file: str, name: str, said: str) -> Fault:
     named = (f"it names {', '.join(names)}",) if names else ()
     return Fault(
         id=area.id,
-        cause=f"{area.cause} {file} says: {name.rpartition('.')[2]}{f': {quote}' if quote else ''}",
+        cause=f"{area.cause} {file or 'The exception'} says: {name.rpartition('.')[2]}{f': {quote}' if quote else ''}",
         mend=(*named, *area.mend),
-        source=f"where the message is written: {file}",
+        source=f"where the message is written: {file}" if file else "the exception's kind",
         when=(),
         rank=_RANK,
         catch_all=True,
