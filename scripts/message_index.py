@@ -29,7 +29,8 @@ PARTS = {
     "accelerate": ("",),
     "transformers": ("trainer", "training_args", "modeling_", "generation/", "tokenization_", "utils/", "integrations/",
                      "configuration_utils", "processing_utils", "dynamic_module_utils", "models/auto/", "quantizers/"),
-    "torch": ("distributed/", "serialization", "nn/modules/module", "utils/data/", "_dynamo/exc", "optim/", "multiprocessing/"),
+    "torch": ("distributed/", "serialization", "nn/modules/module", "utils/data/", "_dynamo/exc", "optim/",
+              "multiprocessing/"),
 }  # fmt: skip
 _LEFT_OUT = (
     "/tests/",
