@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import resource
 import time
@@ -120,3 +121,25 @@ def test_two_hundred_megabytes_in_five_seconds(tmp_path: Path) -> None:
     assert seconds < 5.0
     assert reading.primary is not None
     assert reading.primary.fault == "aicore-timeout"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distinct", [False, True])
+def test_two_hundred_megabytes_of_errors_in_five_seconds(tmp_path: Path, distinct: bool) -> None:
+    """Alike but for names and codes, or every line another one."""
+    log = tmp_path / "run.log"
+    names = itertools.islice(itertools.product("ghijklmnopqrstuvwxyz", repeat=6), 0, None, 23)
+    few = itertools.cycle(list(itertools.islice(names, 50_000)))
+    codes = itertools.cycle([507014, 507035, 561103, 107002])
+    with log.open("w") as stream:
+        size = 0
+        while size < 200_000_000:
+            lines = (
+                f"(Worker pid=9) ERROR 11-29 10:07:00 [core_{''.join(name)}.py:8] RuntimeError: NPU function error: "
+                f"call {''.join(name)} failed, error code is {code}\n"
+                for name, code in zip(itertools.islice(names if distinct else few, 20_000), codes, strict=False)
+            )
+            size += stream.write("".join(lines))
+    seconds, reading = quickest_of_three(log)
+    assert seconds < 5.0
+    assert reading.verdict == "fault"

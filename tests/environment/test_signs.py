@@ -115,7 +115,7 @@ def test_what_packages_log_at_mild_levels_raises_no_alarm(package: str) -> None:
     if found is None or found.origin is None:
         pytest.skip(f"{package} isn't installed")
     messages = [message for file in Path(found.origin).parent.rglob("*.py") for message in _mild_messages(file)]
-    assert len(messages) > 50
+    assert len(messages) > 20
     alarming = []
     for level, message in messages:
         for form in ("(EngineCore pid=3) {} 01-01 10:00:00 [a.py:12] {}", "2026-01-01 10:00:00 - {} - mod - {}"):

@@ -8,7 +8,7 @@ import pytest
 from known_logs import FAULTY, HEALTHY
 from surroundings import PASTES, evidence_for, surrounded
 
-from ascent.environment import faults, known_faults
+from ascent.environment import faults, known_faults, log_scan, signs
 from ascent.environment.known_faults import Fault
 
 # Settings hold for the whole log, whatever failed in it. The others are well as a whole only: cut, they show a server
@@ -63,6 +63,8 @@ def _wrong_in_surroundings(fault: Fault, times: int) -> list[tuple[list[str], st
     wrong = []
     figures = any(pattern.measures for every in fault.when for pattern in every)
     around = [log for log in WELL if not (figures and "grad_norm" in log)]  # another run's figures contradict it
+    if fault.passes:  # it is a note where the work was done after it
+        around = [log for log in around if signs.end_of_work(log_scan.scan_text(log), 0) is None]
     for log in _samples(fault):
         for seed in range(times):
             text = surrounded(log, around, NOTES, random.Random(f"{fault.id}/{seed}"))

@@ -57,11 +57,15 @@ _GAUGE_WORDS = (b"cache usage", b"emory", b"MiB", b"GiB")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the log, counted from 1, without its end. ``last`` is where a line like it stood last, 0: not known."""
+    """A line of the log, counted from 1, without its end. ``last`` is where a line like it stood last, 0: not known.
+
+    ``pieces`` is how many lines it was put together from.
+    """
 
     number: int
     text: str
     last: int = 0
+    pieces: int = 1
 
 
 @dataclass

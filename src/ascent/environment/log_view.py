@@ -56,7 +56,7 @@ class Log:
         mended = paste.repair(scanned.lines)
         left_out = model_text.foreign(mended.pieces)
         own = [line for line in mended.lines if line.number not in left_out]
-        self.lines = [Line(line.number, piece, line.last) for line in own for piece in _pieces(line.text)]
+        self.lines = [Line(line.number, piece, line.last, line.pieces) for line in own for piece in _pieces(line.text)]
         self.text = "\n".join(line.text.lower().replace("\n", " ") for line in self.lines)
         self.starts = list(accumulate(map(len, self.text.split("\n")), lambda start, size: start + size + 1, initial=0))
         self.readings = measure(_mended_scan(scanned, mended))
@@ -110,8 +110,19 @@ class Log:
             return [Found(Evidence(0, f"{name} {version}"))] if version and inside(version, span) else []
         found = {place for hint, regex in pattern.alternatives for place in self._matching(hint, regex, pattern)}
         return [
-            Found(Evidence(self.lines[place].number, short(self.lines[place].text)), place) for place in sorted(found)
+            Found(Evidence(self.lines[place].number, short(self.lines[place].text)), place)
+            for place in self._without_repeats(found)
         ]
+
+    def _without_repeats(self, found: set[int]) -> list[int]:
+        """The places in order, without lines put together of pieces of which one matches by itself."""
+        single = {self.lines[place].number for place in found if self.lines[place].pieces == 1}
+        kept = []
+        for place in sorted(found):
+            line = self.lines[place]
+            if line.pieces == 1 or not any(line.number <= number < line.number + line.pieces for number in single):
+                kept.append(place)
+        return kept
 
     def _matching(self, hint: str, regex: re.Pattern[str], pattern: Pattern) -> Iterator[int]:
         """Places of the lines that match; only lines with the pattern's literal piece are tried."""

@@ -51,8 +51,8 @@ def repair(lines: Sequence[Line]) -> Mended:
         if len(run) == 1:
             whole.append(head)
             continue
-        spaced = Line(head.number, " ".join(line.text.strip() for line in run), head.last)
-        exact = Line(head.number, "".join(line.text for line in run), head.last)
+        spaced = Line(head.number, " ".join(line.text.strip() for line in run), head.last, len(run))
+        exact = Line(head.number, "".join(line.text for line in run), head.last, len(run))
         extra += [spaced, exact]
         whole.append(exact if all(len(line.text) == width for line in run[:-1]) else spaced)
     return Mended(mended, sorted([*mended, *extra], key=lambda line: line.number), whole)
