@@ -1,6 +1,6 @@
-"""Names of the vendor's status codes, from its own headers and tables: writes `data/codes/names.toml`.
+"""Names of the vendor's status codes, from its own headers and tables: writes `names_*.toml`.
 
-    python scripts/vendor_codes.py FILE... > src/ascent/environment/data/codes/names.toml
+    python scripts/vendor_codes.py src/ascent/environment/data/codes FILE...
 
 The files are those of a release: `rt_error_codes.h` of the torch_npu wheel, `acl_base.h` or `acl_base_rt.h`,
 `hccl_types.h`,
@@ -43,17 +43,34 @@ def _words(identifier: str) -> str:
     return " ".join(text.replace("_", " ").split())
 
 
-def main(files: list[str]) -> int:
-    if not files:
+# File -> what its codes begin with; the first that fits.
+GROUPS = {
+    "names_status.toml": ("1", "2", "3", "5", "-", "HCCL"),
+    "names_graph.toml": ("E1", "E2", "E3", "E4"),
+    "names_operators.toml": ("EZ", "E5", "E6", "E7", "E8", "E9"),
+    "names_others.toml": ("",),
+}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 2:
         print(__doc__, file=sys.stderr)
         return 2
+    folder, *files = arguments
     found: dict[str, str] = {}
     for file in files:
         for code, name in names(Path(file).read_text("utf-8", errors="replace")):
             found.setdefault(code, name)
-    print("# Made by scripts/vendor_codes.py from the vendor's headers and tables: code -> its name there.\n\n[names]")
-    for code, name in sorted(found.items()):
-        print(f'"{code}" = "{name}"')
+    left = dict(sorted(found.items()))
+    for group, heads in GROUPS.items():
+        chosen = {code: left.pop(code) for code in list(left) if code.startswith(heads)}
+        lines = [
+            "# Made by scripts/vendor_codes.py from the vendor's headers and tables: code -> its name there.",
+            "",
+            "[names]",
+        ]
+        lines += [f'"{code}" = "{name}"' for code, name in chosen.items()]
+        Path(folder, group).write_text("\n".join(lines) + "\n", "utf-8")
     return 0
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import resources
-
 import pytest
 
 from ascent.environment import codes, faults
 
-NAMES = tomllib.loads(resources.files("ascent.environment").joinpath("data", "codes", "names.toml").read_text("utf-8"))[
-    "names"
-]
+NAMES = codes.names()
 
 
 @pytest.mark.parametrize("code", [code for code in NAMES if not code.startswith("W")])

@@ -1,6 +1,6 @@
 """The vendor's status codes: which stand in a log, what each means, what to look at for one that isn't in the table.
 
-`data/codes/names.toml` holds the vendor's own names of all codes that it publishes (`scripts/vendor_codes.py`).
+`data/codes/names_*.toml` hold the vendor's own names of all codes that it publishes (`scripts/vendor_codes.py`).
 A family in `families.toml` is a table `[[family]]`:
 
     id       names it
@@ -64,8 +64,15 @@ def load() -> tuple[Family, ...]:
     """The families that ship with the package."""
     folder = resources.files("ascent.environment").joinpath("data", "codes")
     tables = tomllib.loads(folder.joinpath("families.toml").read_text("utf-8"))["family"]
-    names = tomllib.loads(folder.joinpath("names.toml").read_text("utf-8"))["names"]
-    return tuple(_family(table, names) for table in tables)
+    return tuple(_family(table, names()) for table in tables)
+
+
+@functools.cache
+def names() -> Mapping[str, str]:
+    """The vendor's own names of all codes that it publishes."""
+    folder = resources.files("ascent.environment").joinpath("data", "codes")
+    files = [file for file in folder.iterdir() if file.name.startswith("names_")]
+    return {code: name for file in files for code, name in tomllib.loads(file.read_text("utf-8"))["names"].items()}
 
 
 def _family(table: Mapping[str, Any], names: Mapping[str, str]) -> Family:
