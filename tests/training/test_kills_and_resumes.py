@@ -185,7 +185,7 @@ def check_completions(run: RunDirectory, sampled: Counter[Sampled], kills: int) 
 
 
 def metrics_of(run: RunDirectory) -> list[dict[str, Any]]:
-    apart = {"times", "engine", "device"}
+    apart = {"times", "engine", "device", "shapes/new", "shapes/seen"}  # of the process, not of the run
     return [
         {name: value for name, value in line.items() if name not in apart and "time" not in name}
         for line in read_json_lines(run.metrics)

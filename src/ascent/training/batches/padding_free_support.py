@@ -39,8 +39,17 @@ class Packing:
             if reason is not None and self._setting == "on":
                 raise InputError(f"packing=on: {reason}", 'Set packing to "auto" or "off".')
             self._decided, self._usable = True, reason is None
-            self._tell("packing: batches are computed without padding" if reason is None else f"packing: not: {reason}")
+            if reason is None:
+                self._tell("packing: batches are computed without padding")
+            elif takes_boundaries(causal_model(model)):  # others have other ways to waste little
+                self._tell(f"packing: not: {reason}")
         return self._forward if self._usable else None
+
+
+def takes_boundaries(model: Any) -> bool:
+    """Whether the attention of a transformers model is one that can be told where sequences end."""
+    attention = model.config.get_text_config()._attn_implementation
+    return bool(is_flash_attention_requested(requested_attention_implementation=attention))
 
 
 def refusal(model: Any) -> str | None:
@@ -49,7 +58,7 @@ def refusal(model: Any) -> str | None:
     attention = config._attn_implementation
     if config is not model.config:
         return "the model takes images or sound, whose places in a row aren't kept"
-    if not is_flash_attention_requested(requested_attention_implementation=attention):
+    if not takes_boundaries(model):
         return (
             f"attention {attention} takes no boundaries, so it would compute every pair of the row's tokens "
             "(model.attn_implementation=flash_attention_2 takes them)"
