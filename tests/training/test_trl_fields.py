@@ -13,6 +13,7 @@ import pytest
 from packaging.version import Version
 from tests.far_engine import FarEngine
 from tests.small_trainer import Memory, make_trainer
+from tests.training.test_trainer import NOTHING_SAVED
 
 from ascent.config import trl_fields
 from ascent.errors import InputError
@@ -115,10 +116,7 @@ def test_generation_settings_sample_as_trl_does(
 ) -> None:
     histories = []
     for path in ("ours", "plain"):
-        settings |= {
-            "max_steps": 1,
-            "skip_zero_advantage": False,
-        }  # without an advantage there is no entropy to compare
+        settings |= {"max_steps": 1, **NOTHING_SAVED}  # to the last bit
         trainer = make_trainer(tiny_policy(), tmp_path / path, plain=path == "plain", **settings)
         trainer.train()
         histories.append(trainer.state.log_history[0])
