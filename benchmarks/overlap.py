@@ -69,6 +69,8 @@ class Steps:
 
     def evaluation(self, record: Any, records: Any) -> None: ...
 
+    def settle(self) -> None: ...
+
     def step(self, record: Any) -> None:
         """Keep the times of one step."""
         if record.step > WARM_UP:

@@ -114,7 +114,7 @@ def measure(
     import torch
 
     from ascent import devices
-    from ascent.training.batches.packed_forward import PackedForward
+    from ascent.training.batches.passes.packed_forward import PackedForward
 
     passes = {way: PackedForward(trl_pass, shared_prompt="off" if way == "trl" else way) for way in ways}  # type: ignore[arg-type]
     seconds: dict[str, list[float]] = {way: [] for way in ways}

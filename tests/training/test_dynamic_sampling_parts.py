@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 @given(rows=st.integers(1, 20), ranks=st.integers(1, 4), seed=st.integers(0, 5), shuffle=st.booleans())
 def test_all_ranks_together_draw_each_row_once_in_a_pass(rows: int, ranks: int, seed: int, shuffle: bool) -> None:
-    from ascent.training.batches.prompts import PromptOrder
+    from ascent.training.batches.drawing.prompts import PromptOrder
 
     orders = [PromptOrder(rows, rank=rank, ranks=ranks, seed=seed, shuffle=shuffle) for rank in range(ranks)]
     drawn = [orders[number % ranks].at(number // ranks) for number in range(3 * rows)]
@@ -33,7 +33,7 @@ def test_all_ranks_together_draw_each_row_once_in_a_pass(rows: int, ranks: int, 
 
 
 def test_passes_differ_and_so_do_seeds() -> None:
-    from ascent.training.batches.prompts import PromptOrder
+    from ascent.training.batches.drawing.prompts import PromptOrder
 
     def of(seed: int) -> list[int]:
         order = PromptOrder(50, rank=0, ranks=1, seed=seed, shuffle=True)
@@ -45,9 +45,9 @@ def test_passes_differ_and_so_do_seeds() -> None:
 
 
 def test_the_curriculum_passes_over_what_is_always_or_never_solved_but_not_for_ever() -> None:
-    from ascent.training.batches.curriculum import from_the_middle
-    from ascent.training.batches.history import History
-    from ascent.training.batches.prompts import PromptOrder
+    from ascent.training.batches.drawing.curriculum import from_the_middle
+    from ascent.training.batches.drawing.history import History
+    from ascent.training.batches.drawing.prompts import PromptOrder
 
     shares = {"0": (1.0, 1.0), "1": (0.0, 0.0, 0.0), "2": (0.5, 0.5), "3": (1.0,), "4": (0.0, 1.0)}
     order = PromptOrder(6, rank=0, ranks=1, seed=0, shuffle=True)
@@ -62,7 +62,7 @@ def test_the_curriculum_passes_over_what_is_always_or_never_solved_but_not_for_e
 
 
 def test_where_nothing_suits_prompts_are_drawn_all_the_same() -> None:
-    from ascent.training.batches.prompts import PromptOrder
+    from ascent.training.batches.drawing.prompts import PromptOrder
 
     order = PromptOrder(5, rank=0, ranks=1, seed=0, shuffle=True)
     places = [drawn.place for drawn in order.following(3, 3, lambda drawn: False)]
@@ -70,7 +70,7 @@ def test_where_nothing_suits_prompts_are_drawn_all_the_same() -> None:
 
 
 def test_history_tells_what_is_always_and_never_solved() -> None:
-    from ascent.training.batches.history import WINDOW, History, Observation
+    from ascent.training.batches.drawing.history import WINDOW, History, Observation
 
     history = History().after([Observation("a", (0.1, 0.1), 1.0), Observation("b", (0.0, 0.9), 0.5)])
     history = history.after([Observation("c", (0.1, 0.1), 0.0), Observation("d", ()), Observation("b", (0.1,), 0.0)])
@@ -83,7 +83,7 @@ def test_history_tells_what_is_always_and_never_solved() -> None:
 
 
 def test_without_verdicts_scores_count_from_the_lowest_to_the_highest() -> None:
-    from ascent.training.batches.history import History, Observation
+    from ascent.training.batches.drawing.history import History, Observation
 
     silent = History().after([Observation("a", (1.0, 1.0))])
     assert (silent.always_solved, silent.never_solved) == (0, 0), "one score alone says nothing"
@@ -102,7 +102,7 @@ def group_of(number: int, size: int = 2) -> Any:
 def scored(rewards: list[list[float]], number: int = 0) -> Any:
     import torch
 
-    from ascent.training.batches.scored_group import GroupRewards, ScoredGroup
+    from ascent.training.batches.drawing.scored_group import GroupRewards, ScoredGroup
 
     return ScoredGroup(group_of(number), number, (), (), GroupRewards(torch.tensor(rewards)))
 
@@ -115,7 +115,7 @@ def test_a_group_has_signal_exactly_where_trl_gives_an_advantage(rewards: list[l
     """TRL's formulas, in float64: what it computes in float32 has rounding in place of zeros."""
     import torch
 
-    from ascent.training.batches.scored_group import Signal
+    from ascent.training.batches.drawing.scored_group import Signal
 
     weights_F = torch.tensor([1.0, 0.3], dtype=torch.float64)
     rewards_GF = torch.tensor(rewards, dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_a_group_has_signal_exactly_where_trl_gives_an_advantage(rewards: list[l
 
 
 def test_work_that_waits_for_its_verdict_holds_up_nothing() -> None:
-    from ascent.training.batches.scoring import Scoring
+    from ascent.training.batches.drawing.scoring import Scoring
 
     scoring: Scoring[str, str] = Scoring(lambda asked: asked)
     verdict = threading.Event()
@@ -152,7 +152,7 @@ def test_work_that_waits_for_its_verdict_holds_up_nothing() -> None:
 
 
 def test_what_became_ready_during_a_call_is_worked_on_together_in_the_next() -> None:
-    from ascent.training.batches.scoring import Scoring
+    from ascent.training.batches.drawing.scoring import Scoring
 
     going = threading.Event()
     calls: list[list[int]] = []
@@ -178,7 +178,7 @@ def test_what_became_ready_during_a_call_is_worked_on_together_in_the_next() -> 
 
 
 def test_what_work_raises_is_raised_where_results_are_taken() -> None:
-    from ascent.training.batches.scoring import Scoring
+    from ascent.training.batches.drawing.scoring import Scoring
 
     known: dict[str, str] = {}
     scoring: Scoring[str, str] = Scoring(lambda asked: [known[each] for each in asked])
@@ -193,9 +193,9 @@ class Rounds:
     def __init__(self, scores: list[tuple[float, float]], needed: int, first: int, in_batches: bool = False) -> None:
         import torch
 
-        from ascent.training.batches.prompts import Drawn
-        from ascent.training.batches.round import Judging, Round
-        from ascent.training.batches.scored_group import GroupRewards, Signal
+        from ascent.training.batches.drawing.prompts import Drawn
+        from ascent.training.batches.drawing.round import Judging, Round
+        from ascent.training.batches.drawing.scored_group import GroupRewards, Signal
 
         def rewards(questions: Any) -> list[GroupRewards]:
             return [GroupRewards(torch.tensor(scores[int(each.row["prompt"][1:])])[:, None]) for each in questions]

@@ -31,8 +31,8 @@ def compare(policy: Path) -> dict[str, Any]:
     from trl.trainer.utils import add_fused_lm_head
 
     from ascent import devices
-    from ascent.training.batches.padding_free import PaddingFreeForward
-    from ascent.training.batches.padding_free_support import mixing, refusal
+    from ascent.training.batches.passes.padding_free import PaddingFreeForward
+    from ascent.training.batches.passes.padding_free_support import mixing, refusal
     from ascent.training.sampling_check import load_policy
 
     model = load_policy(policy, "bfloat16")

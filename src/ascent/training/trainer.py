@@ -33,13 +33,13 @@ from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
 from ascent.training.arguments import default_arguments, own_setting
-from ascent.training.batches import drawing
-from ascent.training.batches.building import refill_for
 from ascent.training.batches.correction import Corrected, without_old_pass
-from ascent.training.batches.refill import Refill
+from ascent.training.batches.drawing import hooks as drawing
+from ascent.training.batches.drawing.building import refill_for
+from ascent.training.batches.drawing.refill import Refill
+from ascent.training.batches.drawing.state import RefillState
 from ascent.training.batches.settings import StepBatches, step_batches
 from ascent.training.batches.signal import without_signal
-from ascent.training.batches.state import RefillState
 from ascent.training.checkpoint import buffered, drawn, sampled_ahead
 from ascent.training.checkpoint.saving import saving
 from ascent.training.engines.building import build_engine, needs_of, standing_servers

@@ -34,6 +34,7 @@ OVERRIDDEN: dict[str, str] = {
 USED_OF_GENERATION = ("_iter_named_params", "__init__")
 
 DIGESTS: dict[str, str] = {
+    "add_fused_lm_head": "27301e73e4ace4f2",
     "_prepare_inputs": "b6f38f7a05aa4406",
     "_generate_and_score_completions": "739def7da67c5a5b",
     "_generate_single_turn": "7e2f21bdaf91a7fb",
@@ -63,8 +64,10 @@ def digest(method: Callable[..., Any]) -> str:
 def current_digests() -> dict[str, str]:
     """The digests of the installed TRL and transformers."""
     from trl.generation.vllm_generation import VLLMGeneration
+    from trl.trainer import utils
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     digests = {name: digest(getattr(GRPOTrainer, name)) for name in OVERRIDDEN}
     digests |= {f"VLLMGeneration.{name}": digest(getattr(VLLMGeneration, name)) for name in USED_OF_GENERATION}
+    digests["add_fused_lm_head"] = digest(utils.add_fused_lm_head)  # what it takes `shift_labels` and `base_model` for
     return digests

@@ -21,7 +21,7 @@ from ascent.algorithms.grpo import GRPO
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.config import trl_fields
 from ascent.errors import InputError
-from ascent.training.batches.building import wants_refill
+from ascent.training.batches.drawing.building import wants_refill
 
 _ONLY_TRL = ("tools", "rollout_func", "environment_factory")
 _LOST = (

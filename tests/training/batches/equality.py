@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tests.training.batches.tiny_models import trl_pass
 
-from ascent.training.batches.packed_forward import PackedForward
+from ascent.training.batches.passes.packed_forward import PackedForward
 
 
 def _results(function: Any, model: Any, batch: Any, weights_BC: torch.Tensor) -> tuple[Any, Any, dict[str, Any]]:

@@ -20,7 +20,7 @@ from tests.training.batches.tiny_models import build, padded, ragged, trl_pass
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ascent.training.batches.packed_forward import PackedForward
+from ascent.training.batches.passes.packed_forward import PackedForward
 
 RANK = int(os.environ["RANK"])
 NOTHING: Any = [([5, 6], []), ([7], [])]

@@ -13,12 +13,12 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from ascent.training.batches.buckets import bucket, exact
-from ascent.training.batches.cost import CostModel, cost_model
-from ascent.training.batches.cutting import cut_into_passes
-from ascent.training.batches.equal_rows import PromptGroup, distinct_rows, prompt_groups
-from ascent.training.batches.layout import CachedPass, Layout, Limits, RowPass, cached, plain, shared_rows
-from ascent.training.batches.sequences import HostBatch, read_sequences
+from ascent.training.batches.passes.buckets import bucket, exact
+from ascent.training.batches.passes.cost import CostModel, cost_model
+from ascent.training.batches.passes.cutting import cut_into_passes
+from ascent.training.batches.passes.equal_rows import PromptGroup, distinct_rows, prompt_groups
+from ascent.training.batches.passes.layout import CachedPass, Layout, Limits, RowPass, cached, plain, shared_rows
+from ascent.training.batches.passes.sequences import HostBatch, read_sequences
 
 SMALL = SimpleNamespace(hidden_size=256, num_attention_heads=4, intermediate_size=768)
 COST = cost_model(SMALL)

@@ -13,7 +13,7 @@ import torch
 from tests.largest_tensor import LargestTensor
 from tests.training.batches.tiny_models import build, padded, trl_pass
 
-from ascent.training.batches.packed_forward import PackedForward
+from ascent.training.batches.passes.packed_forward import PackedForward
 
 pytestmark = pytest.mark.torch
 VOCABULARY = 140_000

@@ -17,8 +17,8 @@ from tests.training.batches.equality import assert_equal_to_trl
 from tests.training.batches.tiny_models import VOCABULARY, build, padded, ragged, trl_pass
 
 from ascent.errors import InputError
-from ascent.training.batches.packed_forward import PackedForward
-from ascent.training.batches.support import FAMILIES
+from ascent.training.batches.passes.packed_forward import PackedForward
+from ascent.training.batches.passes.support import FAMILIES
 
 pytestmark = pytest.mark.torch
 
@@ -186,7 +186,7 @@ def test_memory_stays_below_that_of_trls_micro_batches() -> None:
 
 
 def test_host_copies_spare_the_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascent.training.batches import packed_forward, sequences
+    from ascent.training.batches.passes import packed_forward, sequences
 
     model, batch = build("llama"), padded(ragged(9))
     host = sequences.to_host(*batch[:2])

@@ -16,8 +16,8 @@ from tests.training.batches.equality import assert_equal_to_trl
 from tests.training.batches.tiny_models import build, padded, ragged, trl_pass
 
 from ascent.errors import InputError
-from ascent.training.batches.packed_forward import PackedForward
-from ascent.training.batches.support import Support, support_of
+from ascent.training.batches.passes.packed_forward import PackedForward
+from ascent.training.batches.passes.support import Support, support_of
 
 pytestmark = pytest.mark.torch
 LONGROPE: dict[str, Any] = {
@@ -189,7 +189,7 @@ def test_a_way_that_does_not_agree_with_trls_pass_is_not_used(
     broken: str, kept: set[str], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for attention that takes a mask otherwise than it should: everything is seen."""
-    from ascent.training.batches import running
+    from ascent.training.batches.passes import running
 
     working = getattr(running, broken)
     monkeypatch.setattr(running, broken, lambda *arguments: torch.ones_like(working(*arguments)))

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ascent.errors import InputError
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
-from ascent.training.batches.forward import StepForward
 from ascent.training.batches.parting import parting_of
+from ascent.training.batches.passes.forward import StepForward
+from ascent.training.batches.passes.support import positions_are_relative
 from ascent.training.batches.plan import Cost
 from ascent.training.batches.window import Savings, Window
 from ascent.training.dropout import drops_out
@@ -47,11 +46,11 @@ def step_batches(
                 f"{parting.why}"
             )
         else:
-            movable = positions_are_relative(trainer.model)
+            movable = positions_are_relative(trainer.accelerator.unwrap_model(trainer.model))
             if not movable:
                 tell(
-                    "note: prompts keep their padding and rows their rank, since this model's positions count the "
-                    "padding before a prompt"
+                    "note: prompts keep their padding and rows their rank: it isn't known that this model computes a "
+                    "row alike wherever it stands"
                 )
             savings = Savings(
                 budget, skip, bool(own_setting(args, "balance_ranks")) and movable, _cost(trainer), movable=movable
@@ -66,18 +65,6 @@ def step_batches(
             )
     correction = _correction(trainer) if _leaves_out_old_pass(trainer) else None
     return StepBatches(window, correction, StepForward(trainer, trl_pass, tell))
-
-
-def positions_are_relative(model: Any) -> bool:
-    """Whether a row is computed alike wherever it stands among the columns: attention knows distances only. TRL hands
-    over no position ids, so learnt or absolute ones count the padding before a prompt."""
-    names = [type(module).__name__.lower() for module in model.modules()]
-    rotary = any("rotary" in name for name in names)
-    learnt = any(
-        isinstance(module, torch.nn.Embedding) and ("pos" in name.rpartition(".")[2] or name.endswith("wpe"))
-        for name, module in model.named_modules()
-    )
-    return rotary and not learnt
 
 
 def _budget(args: Any) -> int | None:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from ascent.errors import InputError
 from ascent.tracking.run_directory import write_json
-from ascent.training.batches.history import History
-from ascent.training.batches.prompts import PromptOrder
-from ascent.training.batches.refill import Refill
-from ascent.training.batches.state import RefillState
+from ascent.training.batches.drawing.history import History
+from ascent.training.batches.drawing.prompts import PromptOrder
+from ascent.training.batches.drawing.refill import Refill
+from ascent.training.batches.drawing.state import RefillState
 from ascent.training.checkpoint import surplus
 
 _HISTORY = "task-history.json"

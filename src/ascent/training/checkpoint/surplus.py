@@ -20,9 +20,9 @@ from safetensors.numpy import save_file
 
 from ascent.errors import InputError
 from ascent.sandbox.types import Outcome, Verdict
-from ascent.training.batches.filled import completions_of
-from ascent.training.batches.refill import Refill
-from ascent.training.batches.scored_group import GroupRewards, ScoredGroup
+from ascent.training.batches.drawing.filled import completions_of
+from ascent.training.batches.drawing.refill import Refill
+from ascent.training.batches.drawing.scored_group import GroupRewards, ScoredGroup
 from ascent.training.checkpoint.sampled_ahead import packed, unpacked
 from ascent.types import Completion, Score
 

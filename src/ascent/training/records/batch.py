@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ascent.tracking.rollouts import RolloutRecord
-from ascent.training.batches.filled import Filled, completions_of, places_of, rows_of, scores_of
-from ascent.training.batches.scored_group import ScoredGroup
+from ascent.training.batches.drawing.filled import Filled, completions_of, places_of, rows_of, scores_of
+from ascent.training.batches.drawing.scored_group import ScoredGroup
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion, Score
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ascent.training.batches.filled import Counts
+from ascent.training.batches.drawing.filled import Counts
 from ascent.training.records.batch import BatchRecord
 from ascent.training.records.metrics.metric import Metric
 

@@ -16,12 +16,12 @@ import torch
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from ascent.models.backbone import Forward, backbone_replaced
-from ascent.training.batches.equal_rows import Distinct
-from ascent.training.batches.layout import CachedPass, Layout, Widths
-from ascent.training.batches.packing import PackedCache, PackedPass, Packer, Scored, joined, result_index
-from ascent.training.batches.running import Backbone
-from ascent.training.batches.sequences import Sequences
-from ascent.training.batches.trl_call import Results
+from ascent.training.batches.passes.equal_rows import Distinct
+from ascent.training.batches.passes.layout import CachedPass, Layout, Widths
+from ascent.training.batches.passes.packing import PackedCache, PackedPass, Packer, Scored, joined, result_index
+from ascent.training.batches.passes.running import Backbone
+from ascent.training.batches.passes.sequences import Sequences
+from ascent.training.batches.passes.trl_call import Results
 
 _IGNORED = -100  # the label of a position that isn't scored
 

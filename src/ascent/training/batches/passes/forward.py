@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from ascent.training.arguments import own_setting
-from ascent.training.batches.packed_forward import PackedForward
-from ascent.training.batches.padding_free import PaddingFreeForward
-from ascent.training.batches.padding_free_support import Packing
-from ascent.training.batches.support import sharded, support_of
-from ascent.training.batches.trl_call import Results
+from ascent.training.batches.passes.packed_forward import PackedForward
+from ascent.training.batches.passes.padding_free import PaddingFreeForward
+from ascent.training.batches.passes.padding_free_support import Packing
+from ascent.training.batches.passes.support import support_of
+from ascent.training.batches.passes.trl_call import Results
 
 
 class StepForward:
@@ -70,7 +70,7 @@ class StepForward:
 
     def shares(self, model: Any) -> bool:
         """Whether rows of one prompt should stand together: it is computed once for them."""
-        if self._shared == "off" or sharded(model):
+        if self._shared == "off":
             return False
         support = support_of(self._unwrap(model))
         return support.sharing is None or support.caching is None

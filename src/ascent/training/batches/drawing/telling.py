@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ascent.training.batches.history import History, Observation
+from ascent.training.batches.drawing.history import History, Observation
 
 ALARM_AFTER = 3  # generations in a row without any signal
 

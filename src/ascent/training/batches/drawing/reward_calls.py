@@ -16,7 +16,7 @@ from trl.trainer.utils import is_async_callable
 
 from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
-from ascent.training.batches.scored_group import GroupRewards
+from ascent.training.batches.drawing.scored_group import GroupRewards
 from ascent.types import Score
 
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")  # of a dataset: TRL doesn't hand them on

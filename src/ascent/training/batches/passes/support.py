@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ascent.models.backbone import transformers_model
-from ascent.training.batches.masks import TAKE_MASKS
+from ascent.training.batches.passes.masks import TAKE_MASKS
 
 # Decoders whose attention depends on the distance of two positions only, and whose `forward` takes `position_ids` and a
 # mask of four dimensions. (HunYuan isn't one: it scales queries and keys after their rotation.)
@@ -68,6 +68,12 @@ def support_of(model: torch.nn.Module) -> Support:
     if reason := _masks(base):
         return Support(None, None, reason, reason, window)
     return Support(None, None, None, _caches(base, window), window)
+
+
+def positions_are_relative(model: torch.nn.Module) -> bool:
+    """Whether a row is known to be computed alike wherever it stands among the columns. TRL hands over no position ids,
+    so learnt or absolute positions count the padding before a prompt."""
+    return _architecture(transformers_model(model)) is None
 
 
 def sharded(model: torch.nn.Module) -> bool:

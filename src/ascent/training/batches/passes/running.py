@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 
-from ascent.training.batches.masks import as_implementation_takes, continuation_mask, row_mask
-from ascent.training.batches.packing import PackedCache, PackedContinuations, PackedPass
-from ascent.training.batches.prompt_cache import continued, new_cache
+from ascent.training.batches.passes.masks import as_implementation_takes, continuation_mask, row_mask
+from ascent.training.batches.passes.packing import PackedCache, PackedContinuations, PackedPass
+from ascent.training.batches.passes.prompt_cache import continued, new_cache
 
 
 @dataclass(frozen=True, slots=True)

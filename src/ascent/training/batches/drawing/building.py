@@ -13,12 +13,12 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EnginePlace
 from ascent.training.arguments import own_setting
-from ascent.training.batches.answers import answers_for
-from ascent.training.batches.prompts import PromptOrder
-from ascent.training.batches.refill import Refill, RefillSettings
-from ascent.training.batches.reward_calls import RewardCalls
-from ascent.training.batches.round import Judging
-from ascent.training.batches.scored_group import Signal
+from ascent.training.batches.drawing.answers import answers_for
+from ascent.training.batches.drawing.prompts import PromptOrder
+from ascent.training.batches.drawing.refill import Refill, RefillSettings
+from ascent.training.batches.drawing.reward_calls import RewardCalls
+from ascent.training.batches.drawing.round import Judging
+from ascent.training.batches.drawing.scored_group import Signal
 from ascent.training.sampling_settings import completion_seed
 from ascent.training.step.groups import LocalGroup, whole_groups
 from ascent.training.step.sampler import print_on_stderr

@@ -11,7 +11,7 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from ascent.compat.npu_flash_attention import left_out
 from ascent.errors import InputError
-from ascent.training.batches.padding_free import PaddingFreeForward, causal_model
+from ascent.training.batches.passes.padding_free import PaddingFreeForward, causal_model
 from ascent.training.dropout import drops_out
 
 Setting = Literal["auto", "on", "off"]

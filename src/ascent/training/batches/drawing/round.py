@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.rewards.base import drop_rewards, watch_rewards
-from ascent.training.batches.answers import AnswerOf, token_ids
-from ascent.training.batches.prompts import Drawn
-from ascent.training.batches.reward_calls import Question
-from ascent.training.batches.scored_group import GroupRewards, ScoredGroup, Signal
-from ascent.training.batches.scoring import Scoring
+from ascent.training.batches.drawing.answers import AnswerOf, token_ids
+from ascent.training.batches.drawing.prompts import Drawn
+from ascent.training.batches.drawing.reward_calls import Question
+from ascent.training.batches.drawing.scored_group import GroupRewards, ScoredGroup, Signal
+from ascent.training.batches.drawing.scoring import Scoring
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ascent.training.batches.cost import CostModel
-from ascent.training.batches.cutting import Cut, cut_into_passes
-from ascent.training.batches.equal_rows import PromptGroup
+from ascent.training.batches.passes.cost import CostModel
+from ascent.training.batches.passes.cutting import Cut, cut_into_passes
+from ascent.training.batches.passes.equal_rows import PromptGroup
 
 Way = Literal["plain", "rows", "cache"]
 Widths = Callable[[int], int]

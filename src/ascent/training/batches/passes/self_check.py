@@ -11,13 +11,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ascent.training.batches.by_layout import Target, logps_by_layout
-from ascent.training.batches.cost import CostModel
-from ascent.training.batches.equal_rows import distinct_rows, prompt_groups
-from ascent.training.batches.layout import Limits, Way, cached, plain, shared_rows
-from ascent.training.batches.sequences import read_sequences, to_host
-from ascent.training.batches.support import Support
-from ascent.training.batches.trl_call import Call, TRLPass
+from ascent.training.batches.passes.by_layout import Target, logps_by_layout
+from ascent.training.batches.passes.cost import CostModel
+from ascent.training.batches.passes.equal_rows import distinct_rows, prompt_groups
+from ascent.training.batches.passes.layout import Limits, Way, cached, plain, shared_rows
+from ascent.training.batches.passes.sequences import read_sequences, to_host
+from ascent.training.batches.passes.support import Support
+from ascent.training.batches.passes.trl_call import Call, TRLPass
 
 _PROMPT, _COMPLETION = 40, 6  # tokens
 # Differences of log-probabilities that rounding makes: the largest in float32; the mean in 16 bits, where single tokens

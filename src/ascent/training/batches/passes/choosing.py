@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ascent.errors import InputError
-from ascent.training.batches.cost import CostModel
-from ascent.training.batches.equal_rows import PromptGroup
-from ascent.training.batches.layout import Layout, Limits, cached, plain, shared_rows
-from ascent.training.batches.support import Support
+from ascent.training.batches.passes.cost import CostModel
+from ascent.training.batches.passes.equal_rows import PromptGroup
+from ascent.training.batches.passes.layout import Layout, Limits, cached, plain, shared_rows
+from ascent.training.batches.passes.support import Support
 
 SharedPrompt = Literal["auto", "rows", "cache", "off"]
 SETTINGS: tuple[SharedPrompt, ...] = ("auto", "rows", "cache", "off")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ascent.training.batches.history import History
-from ascent.training.batches.scored_group import ScoredGroup
+from ascent.training.batches.drawing.history import History
+from ascent.training.batches.drawing.scored_group import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ascent.training.batches.history import Observation
-from ascent.training.batches.scored_group import ScoredGroup
+from ascent.training.batches.drawing.history import Observation
+from ascent.training.batches.drawing.scored_group import ScoredGroup
 from ascent.training.step.groups import LocalGroup
 from ascent.types import Completion, Score
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ascent.training.batches.equal_rows import Distinct
-from ascent.training.batches.layout import CachedPass, Continuations, RowPass
-from ascent.training.batches.sequences import Sequences, Tokens
+from ascent.training.batches.passes.equal_rows import Distinct
+from ascent.training.batches.passes.layout import CachedPass, Continuations, RowPass
+from ascent.training.batches.passes.sequences import Sequences, Tokens
 
 Integers = NDArray[np.int64]
 PAD = -1  # the segment of padding

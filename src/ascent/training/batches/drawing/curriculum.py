@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from ascent.training.batches.history import History
-from ascent.training.batches.prompts import Drawn
+from ascent.training.batches.drawing.history import History
+from ascent.training.batches.drawing.prompts import Drawn
 
 _ENOUGH = 2  # groups that must agree before a task is passed over
 _STILL = 4  # one in so many of its turns is drawn all the same, since the policy changes

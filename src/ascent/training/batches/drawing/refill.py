@@ -20,14 +20,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ascent.training.batches.curriculum import from_the_middle
-from ascent.training.batches.filled import Counts, Filled
-from ascent.training.batches.history import Observation
-from ascent.training.batches.prompts import PromptOrder
-from ascent.training.batches.round import Judging, Round
-from ascent.training.batches.scored_group import ScoredGroup
-from ascent.training.batches.state import RefillState
-from ascent.training.batches.telling import ALARM_AFTER, Seen, filled_up, nothing_to_learn
+from ascent.training.batches.drawing.curriculum import from_the_middle
+from ascent.training.batches.drawing.filled import Counts, Filled
+from ascent.training.batches.drawing.history import Observation
+from ascent.training.batches.drawing.prompts import PromptOrder
+from ascent.training.batches.drawing.round import Judging, Round
+from ascent.training.batches.drawing.scored_group import ScoredGroup
+from ascent.training.batches.drawing.state import RefillState
+from ascent.training.batches.drawing.telling import ALARM_AFTER, Seen, filled_up, nothing_to_learn
 from ascent.training.step.groups import LocalGroup
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Sampler

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ascent.training.batches.sequences import Sequences
+from ascent.training.batches.passes.sequences import Sequences
 
 
 @dataclass(frozen=True, slots=True)

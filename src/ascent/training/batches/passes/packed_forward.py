@@ -16,16 +16,16 @@ import torch
 
 from ascent.errors import InputError
 from ascent.models.backbone import transformers_model
-from ascent.training.batches.buckets import bucket, exact
-from ascent.training.batches.by_layout import Target, logps_by_layout
-from ascent.training.batches.choosing import SETTINGS, Choice, SharedPrompt, check_wanted, choose
-from ascent.training.batches.cost import CostModel, cost_model
-from ascent.training.batches.equal_rows import Distinct, all_rows, distinct_rows, prompt_groups
-from ascent.training.batches.layout import Limits
-from ascent.training.batches.self_check import SelfCheck
-from ascent.training.batches.sequences import HostBatch, Sequences, read_sequences, to_host
-from ascent.training.batches.support import Support, sharded, support_of
-from ascent.training.batches.trl_call import Call, Results, TRLPass
+from ascent.training.batches.passes.buckets import bucket, exact
+from ascent.training.batches.passes.by_layout import Target, logps_by_layout
+from ascent.training.batches.passes.choosing import SETTINGS, Choice, SharedPrompt, check_wanted, choose
+from ascent.training.batches.passes.cost import CostModel, cost_model
+from ascent.training.batches.passes.equal_rows import Distinct, all_rows, distinct_rows, prompt_groups
+from ascent.training.batches.passes.layout import Limits
+from ascent.training.batches.passes.self_check import SelfCheck
+from ascent.training.batches.passes.sequences import HostBatch, Sequences, read_sequences, to_host
+from ascent.training.batches.passes.support import Support, sharded, support_of
+from ascent.training.batches.passes.trl_call import Call, Results, TRLPass
 
 _REMEMBERED = 4096  # calls
 
