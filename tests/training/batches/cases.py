@@ -138,3 +138,10 @@ SAVINGS: dict[str, Mapping[str, Any]] = {
     "old-logps": {**NO_SAVING, "skip_old_logps": True},
     "all": ALL_SAVINGS,
 }
+
+
+def can_not_be_had(case: Case, savings: str) -> bool:
+    """Whether the way of sharing prompts that is asked for isn't exact for this model or training, and so refused."""
+    way = SAVINGS[savings]["shared_prompt"]
+    hinders_cache = case.policy == "sliding" or bool(case.settings.get("gradient_checkpointing"))
+    return (way in ("rows", "cache") and case.policy == "gpt2") or (way == "cache" and hinders_cache)

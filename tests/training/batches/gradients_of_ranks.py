@@ -73,13 +73,13 @@ def part(case: Case, rank: int) -> slice:
 def train(name: str, policy: Path, folder: Path) -> None:
     """One training; what this rank saw."""
     import torch
-    from tests.training.batches.windows import arguments, drive, known_savings, our_trainer, stock_trainer
+    from tests.training.batches.windows import arguments, drive, our_trainer, stock_trainer
 
     scenario, rank = SCENARIOS[name], int(os.environ["RANK"])
     case = scenario.case
     batches = {**case.batches, "per_device_train_batch_size": case.ragged.rows // case.slices // RANKS}
     sharding = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2}} if scenario.sharded else {}
-    settings = {**case.settings, **batches, **sharding, **known_savings(scenario.savings or {})}
+    settings = {**case.settings, **batches, **sharding, **(scenario.savings or {})}
     builder = stock_trainer if scenario.savings is None else our_trainer
     trainer = builder(policy, arguments(folder / "out", **settings), prompts=case.ragged.groups * case.generations)
     mine = [rows_of(generation, part(case, rank)) for generation in generations(scenario, policy)]

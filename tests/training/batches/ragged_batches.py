@@ -98,6 +98,29 @@ def rows_of(made: Generation, rows: slice) -> Generation:
     return {name: tensor[rows] if tensor.ndim else tensor for name, tensor in made.items()}
 
 
+def together(generations: list[Generation]) -> Generation:
+    """All rows of several generations, as if they were one."""
+
+    def padded(name: str, tensor: Tensor) -> Tensor:
+        missing = max(each[name].shape[-1] for each in generations) - tensor.shape[-1]
+        if tensor.ndim < 2 or not missing:
+            return tensor
+        return torch.nn.functional.pad(tensor, (missing, 0) if name.startswith("prompt") else (0, missing))
+
+    joined = {
+        name: torch.cat([padded(name, each[name]) for each in generations])
+        for name, tensor in generations[0].items()
+        if tensor.ndim
+    }
+    return {**joined, "num_items_in_batch": torch.stack([each["num_items_in_batch"] for each in generations]).sum()}
+
+
+def with_signal(generation: Generation) -> Generation:
+    """The rows of a generation whose advantage isn't zero, and that have a token in the loss."""
+    kept = (generation["advantages"] != 0) & generation["completion_mask"].any(1)
+    return {name: tensor[kept] if tensor.ndim else tensor for name, tensor in generation.items()}
+
+
 def _sequences(what: Ragged, draw: torch.Generator, vocabulary: int) -> tuple[list[list[int]], list[list[int]]]:
     def number(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (1,), generator=draw))

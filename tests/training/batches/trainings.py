@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,14 @@ class Trainings:
             self._measures[key] = self._windows(case, case.whole_batches if whole else case.batches, ours=False)
         return self._measures[key]
 
-    def measure_with_signal(self, case: Case) -> list[Any]:
-        """TRL's windows of the rows that have an advantage, each as one micro-batch."""
-        from tests.training.batches.windows import with_signal
+    def logged(self, case: Case, *, computed: bool) -> Any:
+        """TRL's window of all rows of a case, of whatever generation, as one micro-batch: what it logs of them.
+        With `computed`, of those that have a signal."""
+        from tests.training.batches.ragged_batches import together, with_signal
 
-        assert case.slices == case.accumulation
-        generations = [with_signal(generation) for generation in self.generations(case)]
-        return self._windows(case, case.whole_batches, ours=False, generations=generations)
+        rows = together(self.generations(case))
+        case = replace(case, slices=1, accumulation=1, generations=1)
+        return self._windows(case, case.whole_batches, ours=False, given=[with_signal(rows) if computed else rows])[0]
 
     def refusal(self, case: Case) -> str | None:
         """Why TRL refuses the case's settings, None if it takes them."""
@@ -64,14 +66,12 @@ class Trainings:
 
     def ours(self, case: Case, savings: Mapping[str, Any]) -> list[Any]:
         """Ascent's windows of a case."""
-        from tests.training.batches.windows import known_savings
-
         asked = dict(savings)
         if not case.sampled:  # how old log-probabilities are taken is decided when a generation is sampled
             asked["skip_old_logps"] = False
-        return self._windows(case, {**case.batches, **known_savings(asked)}, ours=True)
+        return self._windows(case, {**case.batches, **asked}, ours=True)
 
-    def _windows(self, case: Case, settings: Mapping[str, Any], *, ours: bool, generations: Any = None) -> list[Any]:
+    def _windows(self, case: Case, settings: Mapping[str, Any], *, ours: bool, given: Any = None) -> list[Any]:
         from tests.training.batches.scripted_sampling import Script, ScriptedEngine, follow, score
         from tests.training.batches.windows import arguments, drive, our_trainer, policy_logps, stock_trainer
 
@@ -82,7 +82,7 @@ class Trainings:
             keywords["peft_config"] = _adapter()
         if not case.sampled:
             make = our_trainer if ours else stock_trainer
-            return drive(make(folder, made, **keywords), generations or self.generations(case))
+            return drive(make(folder, made, **keywords), given or self.generations(case))
         script = Script(policy_logps(folder), nan=case.sampled == "nan")
         if ours:
             trainer = our_trainer(folder, made, reward=score, engine=ScriptedEngine(script), **keywords)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +72,6 @@ class SilentEngine:
 
     def poll(self) -> list[Completion]:
         raise AssertionError("the engine is used")
-
-
-def known_savings(savings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings that this version of `ascent.GRPOConfig` has."""
-    from ascent import GRPOConfig
-
-    names = {each.name for each in fields(GRPOConfig)}
-    return {name: value for name, value in savings.items() if name in names}
-
-
-def has_savings() -> bool:
-    """Whether this version of Ascent has any of them."""
-    return bool(known_savings(ALL_SAVINGS))
 
 
 def arguments(output: Path, **settings: Any) -> dict[str, Any]:
@@ -219,12 +206,6 @@ def flat_gradient(model: Any) -> Tensor:
             assert not whole.isnan().any(), name
             parts.append(whole.detach().float().cpu().flatten())
     return torch.cat(parts)
-
-
-def with_signal(generation: Generation) -> Generation:
-    """The rows of a generation whose advantage isn't zero."""
-    kept = generation["advantages"] != 0
-    return {name: tensor[kept] if tensor.ndim else tensor for name, tensor in generation.items()}
 
 
 def relative_error(mine: Tensor, theirs: Tensor) -> float:
