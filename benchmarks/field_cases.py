@@ -225,7 +225,12 @@ def _version(environment: Environment, name: str) -> str:
 
 def _table_facts(facts: Mapping[str, Any], environment: Environment, found: Sequence[Finding]) -> Iterator[str]:
     npu = environment.npu
-    whole = [each for each in npu.devices if each.health and (each.memory_total_mb or not facts.get("hbm_total_mb"))]
+    health_told = "not in this output" not in str(facts.get("health", ""))
+    whole = [
+        each
+        for each in npu.devices
+        if (each.health or not health_told) and (each.memory_total_mb or not facts.get("hbm_total_mb"))
+    ]
     if (npu.driver or "") != facts.get("driver", ""):
         yield f"driver {npu.driver!r}, is {facts.get('driver')!r}"
     if len(whole) != facts["devices"]:

@@ -66,13 +66,17 @@ def test_log_that_shows_no_work_is_no_all_clear(log: str) -> None:
     assert reading.shown_by is None
 
 
-def test_error_that_no_entry_knows_is_unknown() -> None:
-    reading = faults.diagnose_text(
-        'Traceback (most recent call last):\n  File "a.py", line 1\nmylib.FrobnicationError: no frobs left\n'
-    )
-    assert reading.verdict == "unknown"
-    assert reading.primary is None
-    assert any("no frobs left" in each.text for each in reading.unexplained)
+def test_error_that_no_entry_knows_is_shown() -> None:
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1\n{}: no frobs left\n'
+    unknown = faults.diagnose_text(log.format("FrobnicationError"))
+    assert unknown.verdict == "unknown"
+    assert unknown.primary is None
+    told = faults.diagnose_text(log.format("mylib.FrobnicationError"))
+    assert told.primary is not None
+    assert told.primary.confidence < 0.4
+    assert "mylib" in told.primary.mend[0]
+    for reading in (unknown, told):
+        assert any("no frobs left" in each.text for each in reading.unexplained)
 
 
 def test_consequences_name_their_cause() -> None:
@@ -162,7 +166,9 @@ def test_entries_are_whole() -> None:
 
 
 def test_measures_that_entries_ask_for_exist() -> None:
-    source = "".join((Path(faults.__file__).parent / name).read_text() for name in ("measures.py", "trends.py"))
+    source = "".join(
+        (Path(faults.__file__).parent / name).read_text() for name in ("measures.py", "trends.py", "drifts.py")
+    )
     for fault in known_faults.load():
         for pattern in [*(each for every in fault.when for each in every), *fault.unless]:
             for name in pattern.measures:

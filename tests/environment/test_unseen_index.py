@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 DATA = Path(__file__).resolve().parents[2] / "src/ascent/environment/data/faults"
-INDEX = Path(__file__).parent / "unseen" / "open.toml"
-CASES: list[dict[str, Any]] = tomllib.loads(INDEX.read_text("utf-8"))["case"]
+INDEXES = [Path(__file__).parent / "unseen" / name for name in ("open.toml", "sealed.toml")]
+CASES: list[dict[str, Any]] = [case for index in INDEXES for case in tomllib.loads(index.read_text("utf-8"))["case"]]
 KINDS = {
     "log": {"cause", "fix", "ids", "cause_words", "fix_words", "visible"},
     "healthy": {"health", "harmless", "note_ids"},

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from ascent.environment import codes, context, known_faults, matching, origins, signs
+from ascent.environment import codes, context, known_faults, matching, origins, programs, signs
 from ascent.environment.finding import Level
 from ascent.environment.known_faults import Fault
 from ascent.environment.log_scan import Scan, scan, scan_text
@@ -52,7 +52,8 @@ class Diagnosis:
 class Reading:
     """What a log says.
 
-    ``fault``: a known fault. ``unknown``: lines that look like errors and that no entry explains (``unexplained``).
+    ``fault``: a known fault, or one that its own words, code or package tell something of; then ``unexplained`` holds the
+    lines that no entry knows. ``unknown``: lines that look like errors and that no entry explains (``unexplained``).
     ``healthy``: no fault, no error, and a line that shows that the run did its work (``shown_by``). ``unjudged``:
     neither an error nor any sign of work; it is no all-clear.
     """
@@ -79,7 +80,8 @@ def diagnose_scan(scanned: Scan, faults: Iterable[Fault] | None = None) -> Readi
     passed = _passed(scanned, order)
     alarmed = any(each.alarm for each in order) and not passed
     diagnoses = tuple(_diagnosis(log, each, passed) for each in order)
-    unexplained = () if alarmed else _unexplained(log, diagnoses)
+    guessed = alarmed and not any(each.alarm and each.match.fault.when for each in order)
+    unexplained = _unexplained(log, [] if guessed else diagnoses) if guessed or not alarmed else ()
     work = None if alarmed or unexplained or scanned.binary else signs.evidence_of_work(scanned, log.lines)
     verdict: Verdict = "fault" if alarmed else "unknown" if unexplained else "healthy" if work else "unjudged"
     shown_by = Evidence(work.number, short(work.text)) if work else None
@@ -98,12 +100,12 @@ def _more_general(log: Log, found: Sequence[Match]) -> list[Match]:
     if any(each.fault.level == "error" and not each.fault.catch_all for each in found):
         return []
     explained = {evidence.line for each in found for evidence in each.evidence}
-    return [*codes.stated(log), *origins.told(log, explained)]
+    return [*codes.stated(log), *origins.told(log, explained), *programs.told(log, explained)]
 
 
 def _diagnosis(log: Log, each: Ranked, passed: bool) -> Diagnosis:
     fault, evidence = each.match.fault, each.match.evidence
-    around, mend = "", fault.mend
+    around, mend, cause = "", fault.mend, fault.cause
     if each.alarm and each.role in ("primary", "also") and each.match.places:
         telling = "\n".join(line.text for line in evidence)
         memory = bool(_MEMORY.search(f"{fault.id} {telling}".lower()))
@@ -113,12 +115,16 @@ def _diagnosis(log: Log, each: Ranked, passed: bool) -> Diagnosis:
         around = "; ".join(part for part in (where, *said) if part)
         if fault.catch_all:  # what the code asks for says more
             mend = tuple(dict.fromkeys((*mend, *(step for _, meaning in meant for step in meaning.mend))))
+            names = origins.named_at(log, each.match.places[0]) if fault.when else ()
+            if names:
+                cause = f"{cause} Here it is about {', '.join(names)}."
+                mend = (f"look at {', '.join(names)}: what the message and the line above it name", *mend)
     return Diagnosis(
         fault.id,
         "note" if passed else fault.level,
         each.role,
         fault.confidence,
-        fault.cause,
+        cause,
         mend,
         fault.source,
         evidence,

@@ -146,7 +146,9 @@ def _mended_scan(scanned: Scan, mended: paste.Mended) -> Scan:
     if scanned.line_count > len(scanned.start):
         return replace(scanned, lines=mended.lines)
     start = paste.repair(scanned.start)
-    return replace(scanned, lines=start.lines, series=[line for line in start.whole if is_series(line.text)])
+    return replace(
+        scanned, lines=start.lines, start=start.whole, series=[line for line in start.whole if is_series(line.text)]
+    )
 
 
 def short(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from ascent.environment import trends
+from ascent.environment import drifts, metrics, trends
 from ascent.environment.log_scan import Line, Scan
 from ascent.environment.npu_smi import masked_by
 
@@ -27,8 +27,6 @@ _ANY_SIZE = re.compile(
     r"(\d+(?:\.\d+)?) ?([KMGTPE]i?B|[Bb]ytes)"
 )
 _ABSURD = 2**44
-_NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|-?nan|-?inf)"
-_PAIR = re.compile(rf"['\"]?([\w./%() -]{{1,80}})['\"]?\s*[:=]\s*['\"]?{_NUMBER}['\"]?(?=[,}}\s]|$)")
 _TEMPERATURE = re.compile(r"(?<![\w.])temperature['\"]?\s*[:=]\s*(\d+(?:\.\d+)?)")
 _TOP_P = re.compile(r"(?<!\w)top_p['\"]?\s*[:=]\s*(\d*\.?\d+)")
 _TOP_K = re.compile(r"(?<!\w)top_k['\"]?\s*[:=]\s*(-?\d+)")
@@ -55,16 +53,12 @@ def measure(scan: Scan) -> dict[str, int]:
             for name in read(line.text):
                 found.setdefault(name, line.number)
     _masks(scan.lines, found)
-    rows = [(line.number, values) for line in scan.series if (values := numbers(line.text))]
+    rows = metrics.rows(scan)
     _series(rows, found)
     _pauses(scan, found)
-    found |= {name: line for name, line in trends.read(scan, rows).items() if name not in found}
+    for read_of in (trends.read(scan, rows), drifts.read(rows)):
+        found |= {name: line for name, line in read_of.items() if name not in found}
     return found
-
-
-def numbers(text: str) -> dict[str, float]:
-    """Name and value of every number that a line of metrics states, whatever its form (dict, JSON, `key=value`)."""
-    return {name.strip(): float(value) for name, value in _PAIR.findall(text)}
 
 
 def _oom(text: str) -> Sequence[str]:

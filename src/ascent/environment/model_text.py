@@ -19,6 +19,8 @@ _HEADING = re.compile(
     rf"\s*(?:[\W\d]|INFO|DEBUG|rank|step|sample|example|print(?:ed)?|the|\w+\.py){{0,60}}\b{_WHAT}\b(?:\s*\[?#?\d+\]?)?['\"]?\s*[:=]\s*(?P<rest>.*)",
     re.IGNORECASE,
 )
+# verl's "[response] ...", after rank and process.
+_TAGGED = re.compile(rf"\s*(?:\([^)\n]{{0,80}}\)|\W){{0,3}}\s*\[{_WHAT}\]\s*:?\s*(?P<rest>.*)", re.IGNORECASE)
 _FIELD = re.compile(
     r"['\"](?:completions?|prompts?|response|content|text|program|stdout|stderr|solution|answer)['\"]\s*:\s*['\"\[]"
 )
@@ -52,7 +54,7 @@ def foreign(lines: Sequence[Line]) -> set[int]:
             found.update(range(index, end))
             index = max(end, index + 1)
             continue
-        heading = _HEADING.match(text)
+        heading = _HEADING.match(text) or _TAGGED.match(text)
         if heading or _OPENING.match(text):
             found.add(index)
             rest = heading["rest"].strip() if heading else text.strip()

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from ascent.environment.log_scan import Line, Scan
+from ascent.environment.metrics import LANGUAGE
 
 _UNITS = {"": 1.0, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 _STATE = r"free|available|used|allocated|reserved|in[ _]use"
@@ -108,16 +109,16 @@ def _collapse(rows: Rows, found: dict[str, int]) -> None:
 
 def _policy(rows: Rows, found: dict[str, int]) -> None:
     """Completions that are all cut, a divergence that explodes, an entropy that collapses."""
-    cut = [(number, row["completions/clipped_ratio"]) for number, row in rows if "completions/clipped_ratio" in row]
+    cut = [(number, row["cut"]) for number, row in rows if "cut" in row]
     if len(cut) >= _LEAST and all(share >= 1.0 for _, share in cut):
         found.setdefault("completions-all-cut", cut[0][0])
-    for name in ("kl", "actor/kl_loss", "actor/ppo_kl"):
+    for name in ("kl",):
         values = [(number, row[name]) for number, row in rows if name in row and row[name] == row[name]]
         lowest_after = _running(min, [value for _, value in values])
         for index, before in _medians_before([value for _, value in values]):
             if 0 <= before < values[index][1] / _JUMP and lowest_after[index] > _HIGH_KL:
                 found.setdefault("kl-explodes", values[index][0])
-    for name in ("entropy", "actor/entropy", "actor/entropy_loss"):
+    for name in ("entropy",):
         values = [(number, row[name]) for number, row in rows if name in row and row[name] == row[name]]
         early = median(value for _, value in values[:_LEAST]) if len(values) > 2 * _LEAST else 0.0
         if early > 0 and all(value < early / _JUMP for _, value in values[-_LEAST:]):
@@ -126,7 +127,7 @@ def _policy(rows: Rows, found: dict[str, int]) -> None:
 
 def _language_loss(rows: Rows, found: dict[str, int]) -> None:
     """A loss of language modelling that jumps and doesn't come back; a policy's loss around 0 isn't one."""
-    for name in ("lm loss", "loss", "train_loss", "loss/lm"):
+    for name in (LANGUAGE,):
         values = [(number, row[name]) for number, row in rows if name in row and row[name] == row[name]]
         lowest_after = _running(min, [value for _, value in values])
         for index in range(2, len(values) - 2):
