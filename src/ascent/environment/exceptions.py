@@ -50,7 +50,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception. ``place`` is its line among the distinct ones; ``name`` is empty for a traceback that is cut off."""
+    """An exception. ``place`` is its line among the distinct ones; empty ``name``: a traceback that is cut."""
 
     place: int
     name: str

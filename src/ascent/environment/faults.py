@@ -52,8 +52,8 @@ class Diagnosis:
 class Reading:
     """What a log says.
 
-    ``fault``: a known fault, or one that its own words, code or package tell something of; then ``unexplained`` holds the
-    lines that no entry knows. ``unknown``: lines that look like errors and that no entry explains (``unexplained``).
+    ``fault``: a known fault, or one that its own words, code or package tell something of; then ``unexplained`` holds
+    the lines that no entry knows. ``unknown``: lines that look like errors and that no entry explains.
     ``healthy``: no fault, no error, and a line that shows that the run did its work (``shown_by``). ``unjudged``:
     neither an error nor any sign of work; it is no all-clear.
     """

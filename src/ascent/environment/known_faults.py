@@ -24,7 +24,7 @@ At its head: `~` anywhere in the log, for settings and for what kind of run it i
 DEBUG or WARNING; `+` on any line, in a catch-all too. `^` before an alternative: the message begins the line, but for
 rank, process, level and time; `$` after it: it ends the line.
 `#507014` is a status code where one can stand ("error code is", "runtime result =", "failed:").
-`@name` is a reading of numbers (measures.py, trends.py, drifts.py); `@torch < 2.5.1` compares a version stated in the log.
+`@name` is a reading of numbers (measures, trends, drifts); `@torch < 2.5.1` compares a version stated in the log.
 """
 
 from __future__ import annotations

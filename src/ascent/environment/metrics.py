@@ -9,7 +9,8 @@ from ascent.environment.log_scan import Line, Scan
 
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|-?nan|-?inf(?:inity)?)"
 _PAIR = re.compile(
-    rf"['\"]?([\w./%(][\w./%() -]{{0,79}})['\"]?\s{{0,20}}[:=]\s{{0,20}}(?:np\.\w+\(|tensor\()?['\"]?{_NUMBER}['\"]?(?=[,;|)\]}}\s]|$)",
+    rf"['\"]?([\w./%(][\w./%() -]{{0,79}})['\"]?\s{{0,20}}[:=]\s{{0,20}}(?:np\.\w+\(|tensor\()?"
+    rf"['\"]?{_NUMBER}['\"]?(?=[,;|)\]}}\s]|$)",
     re.I,
 )
 # `step 5 loss 2.31`: a name that is known, and a number after it.
@@ -37,9 +38,12 @@ _NAMES: Mapping[str, str] = {
     "cut": r"(?:train/)?completions/clipped_ratio|response_length/clip_ratio|(?:rollout/)?truncated_ratio",
     "length": r"response_length/mean|completions/mean_length|(?:mean_)?response_length(?:_mean)?|completion_length",
     "length_max": r"response_length/max|completions/max_length",
-    "step_time": r"elapsed time per iteration \(ms\)|timing_s/step|step_time|time_per_(?:step|iteration)|perf/time_per_step",
-    "throughput": r"perf/throughput|throughput(?: \(.*\))?|tokens/s(?:ec)?(?:/\w+)?|tokens_per_sec\w*|train_speed\(iter/s\)",
-    "memory": r"perf/max_memory_(?:allocated|reserved)_gb|memory\(gib\)|(?:peak_|max_)?mem(?:ory)?(?:_allocated|_reserved)?(?:_gb|_gib)?",
+    "step_time": r"elapsed time per iteration \(ms\)|timing_s/step|step_time|time_per_(?:step|iteration)"
+    r"|perf/time_per_step",
+    "throughput": r"perf/throughput|throughput(?: \(.*\))?|tokens/s(?:ec)?(?:/\w+)?|tokens_per_sec\w*"
+    r"|train_speed\(iter/s\)",
+    "memory": r"perf/max_memory_(?:allocated|reserved)_gb|memory\(gib\)"
+    r"|(?:peak_|max_)?mem(?:ory)?(?:_allocated|_reserved)?(?:_gb|_gib)?",
     "host_memory": r"perf/cpu_memory_used_gb|(?:cpu|host)_mem(?:ory)?\w*",
     "nan_iterations": r"number of nan iterations",
     "skipped_iterations": r"number of skipped iterations",

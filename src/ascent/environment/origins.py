@@ -1,7 +1,7 @@
 """Whose error is it, and about what? Told from the frame that raised it, its exception's module, or its words.
 
 `data/messages.jsonl` knows where the messages of released packages are written (`scripts/message_index.py`);
-`data/areas.toml` says what the parts of packages and of Python's own library do, and what to look at when they complain.
+`data/areas.toml` says what the parts of packages and of Python's library do, and what to look at when they complain.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _part_of(package: str, raised: Raised) -> Area:
         re.compile(""),
         f"The package {package} {what}; no entry knows this error.",
         (
-            f"pip show {package}: does its version fit what the calling package requires? upgrade {package}, or the caller, "
+            f"pip show {package}: does its version fit what the calling package requires? upgrade it, or the caller, "
             "or take the older release of the one that was changed last",
             f"the value or file that was given to {package} in the last frame of your own code",
             f"{package}'s release notes and issue tracker with the words of the message",

@@ -22,7 +22,8 @@ _RAGGED = 8  # the width of text broken at words isn't known exactly: the longes
 # A line that begins a message: it isn't the rest of the one above.
 _FRESH = re.compile(
     r"\s*(?:\[(?:rank|ERROR|Error|INFO|WARN|FATAL|\d{4}-)|\(\w+[^)]*pid=|\{['\"]|\d{4}-\d\d-\d\d"
-    r"|\d\d[-:]\d\d[ :]\d\d|[EWI]\d{4} |File \"|Traceback|(?:INFO|DEBUG|WARNING|WARN|ERROR|FATAL|CRITICAL)\b"
+    r"|\d\d[-:]\d\d[ :]\d\d|[EWI]\d{4} "
+    r"|(?:step|iter|iteration|epoch|global_step)\b[ :=]*\d|File \"|Traceback|(?:INFO|DEBUG|WARNING|WARN|ERROR|FATAL|CRITICAL)\b"
     r"|[\w.]*(?:Error|Exception)\s*:|\||\+[-=]|#|\$)"
 )
 

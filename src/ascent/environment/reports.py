@@ -62,6 +62,10 @@ _SNAPSHOT = re.compile(
 )
 _BARE_SERIES = re.compile(r"(?<![A-Za-z0-9_./-])vllm\s*[:=]\s*v?(\d+\.\d+)(?![\w.])", re.I)
 _IMAGE = re.compile(rf"(?:^|[\s/'\"=`])vllm[_-]ascend:(v{_NUMBER})((?:-\w+)*)", re.I)
+# "0.11.0rc2 image" in a sentence about NPUs; only vllm-ascend's images have such numbers.
+_IMAGE_IN_PROSE = re.compile(
+    r"(?<![\w.:/=-])v?(0\.\d{1,2}\.\d(?:rc\d)?)\s*(?:的)?(?:版本)?(?:镜像| (?:docker )?image\b)", re.I
+)
 _PYTHON = (
     (90, re.compile(r"^[ \t]*python version\s*[:=]\s*(\d+\.\d+(?:\.\d+)?)", re.I | re.M)),
     (85, re.compile(r"Python Info-*\s*\n\s*Version\s*:\s*(\d+\.\d+(?:\.\d+)?)")),
@@ -251,6 +255,8 @@ def _packages(text: str, remarks: list[str]) -> dict[str, Package]:
         said.setdefault(name, []).append(statement)
     for version, suffix in _IMAGE.findall(text):
         said.setdefault("vllm-ascend", []).append(_Said(35, version.removeprefix("v"), f"image tag {version}{suffix}"))
+    if "vllm-ascend" not in said and (prose := _IMAGE_IN_PROSE.search(text)) and "vllm:" not in text:
+        said["vllm-ascend"] = [_Said(20, prose[1], prose[0])]
     packages: dict[str, Package] = {}
     for name, statements in said.items():
         best = max(statement.weight for statement in statements)
