@@ -23,7 +23,8 @@ _RAGGED = 8  # the width of text broken at words isn't known exactly: the longes
 _FRESH = re.compile(
     r"\s*(?:\[(?:rank|ERROR|Error|INFO|WARN|FATAL|\d{4}-)|\(\w+[^)]*pid=|\{['\"]|\d{4}-\d\d-\d\d"
     r"|\d\d[-:]\d\d[ :]\d\d|[EWI]\d{4} "
-    r"|(?:step|iter|iteration|epoch|global_step)\b[ :=]*\d|File \"|Traceback|(?:INFO|DEBUG|WARNING|WARN|ERROR|FATAL|CRITICAL)\b"
+    r"|(?:step|iter|iteration|epoch|global_step)\b[ :=]*\d"
+    r"|File \"|Traceback|(?:INFO|DEBUG|WARNING|WARN|ERROR|FATAL|CRITICAL)\b"
     r"|[\w.]*(?:Error|Exception)\s*:|\||\+[-=]|#|\$)"
 )
 
