@@ -227,8 +227,6 @@ def page() -> str:
         engines = "all" if field.engines == ALL else ", ".join(field.engines)
         word = _WORDS[field.becomes].format(usual=f"`{field.usual!r}`")
         lines.append(f"| `{field.name}` | {engines} | {word} | {field.how} |")
-    lines += ["", "Ascent's own about the update ([training](training.md#the-update)):", "", "| field | |", "|---|---|"]
-    lines += [f"| `{field.name}` | {field.how} |" for field in _STEP]
     lines += ["", "Keys of `generation_kwargs` that are refused:", "", "| engines | key | |", "|---|---|---|"]
     for engine, keys in (("transformers", REFUSED_KEYS["transformers"]), ("colocate, server", _vllm)):
         lines += [f"| {engine} | `{key}` | {why} |" for key, why in keys.items()]
