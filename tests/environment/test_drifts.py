@@ -86,3 +86,34 @@ def test_error_that_no_entry_knows_is_told_by_who_says_it(log: str, word: str) -
     assert primary is not None
     assert word in primary.cause
     assert primary.mend
+
+
+STEPS = "".join(f"{{'loss': 2.{i}, 'global_step': {i}00}}\n" for i in range(1, 6))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers\n",
+        "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 2919043 closing signal SIGHUP\n",
+        "./train.sh: line 26: 83541 Killed                  python train.py --config c.yaml\n",
+        "run.sh: line 7:  4410 Segmentation fault      python train.py\n",
+    ],
+)
+def test_a_run_that_a_signal_ended_is_not_healthy(end: str) -> None:
+    assert faults.diagnose_text(STEPS).verdict == "healthy"
+    assert faults.diagnose_text(STEPS + end).verdict in ("unknown", "fault")
+
+
+def test_steps_without_any_gradient_are_no_work() -> None:
+    def log(norm: str) -> str:
+        return "".join(f"{{'loss': 0.0{i}, 'grad_norm': {norm}, 'global_step': {i}0}}\n" for i in range(1, 6))
+
+    assert faults.diagnose_text(log("0.25")).verdict == "healthy"
+    assert faults.diagnose_text(log("0.0")).verdict == "unjudged"
+
+
+def test_one_step_whose_groups_are_all_alike_is_enough() -> None:
+    step = "{'loss': 0.0, 'grad_norm': 1.9, 'zero_var_ratio': %s, 'reward': 0.0, 'reward_std': 0.0, 'epoch': 0.09}\n"
+    assert fault(step % "1.0")
+    assert not fault(step % "0.5")

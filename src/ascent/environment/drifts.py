@@ -77,11 +77,18 @@ def _no_difference(rows: Sequence[Row]) -> Iterator[tuple[str, int]]:
     if len(spreads) > 1 and all(abs(value) < _SAME for _, value in spreads):
         yield "reward-std-always-zero", spreads[0][0]
     alike = series(rows, "all_alike")
-    if len(alike) > 1 and all(value >= 1 for _, value in alike):
+    surely = len(alike) > 1 or (len(alike) == 1 and any(abs(value) < _SAME for _, value in spreads))
+    if surely and all(value >= 1 for _, value in alike):
         yield "reward-std-always-zero", alike[0][0]
     rewards = series(rows, "reward")
     if len(rewards) >= _SAME_REWARDS and len({value for _, value in rewards}) == 1 and not spreads and not advantages:
         yield "reward-std-always-zero", rewards[0][0]
+
+
+def stands_still(rows: Sequence[Row]) -> bool:
+    """Whether every step's gradient is 0: a run that goes on like that does no work."""
+    norms = series(rows, "grad_norm")
+    return len(norms) > 1 and all(value == 0 for _, value in norms)
 
 
 def _not_finite(rows: Sequence[Row]) -> Iterator[tuple[str, int]]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from ascent.environment import codes, context, known_faults, matching, origins, programs, signs
+from ascent.environment import codes, context, drifts, known_faults, matching, metrics, origins, programs, signs
 from ascent.environment.finding import Level
 from ascent.environment.known_faults import Fault
 from ascent.environment.log_scan import Scan, scan, scan_text
@@ -82,7 +82,8 @@ def diagnose_scan(scanned: Scan, faults: Iterable[Fault] | None = None) -> Readi
     diagnoses = tuple(_diagnosis(log, each, passed) for each in order)
     guessed = alarmed and not any(each.alarm and each.match.fault.when for each in order)
     unexplained = _unexplained(log, [] if guessed else diagnoses) if guessed or not alarmed else ()
-    work = None if alarmed or unexplained or scanned.binary else signs.evidence_of_work(scanned, log.lines)
+    silent = alarmed or unexplained or scanned.binary or drifts.stands_still(metrics.rows(scanned))
+    work = None if silent else signs.evidence_of_work(scanned, log.lines)
     verdict: Verdict = "fault" if alarmed else "unknown" if unexplained else "healthy" if work else "unjudged"
     shown_by = Evidence(work.number, short(work.text)) if work else None
     return Reading(verdict, diagnoses, unexplained, shown_by, scanned.line_count, scanned.byte_count, scanned.thinned)

@@ -30,7 +30,7 @@ _NAMES: Mapping[str, str] = {
     "reward": r"(?:train/|objective/|rollout/|eval/|env/)?(?:mean_|avg_|raw_)?(?:rewards?|score)(?:[/_]mean)?"
     r"|critic/(?:rewards|score)/mean|objective/rlhf_reward",
     "reward_std": r"(?:train/|rollout/|critic/)?(?:group_)?rewards?(?:/|_)std(?:_mean)?",
-    "all_alike": r"(?:train/)?frac_reward_zero_std|.*zero[_-]std.*(?:frac|ratio)\w*",
+    "all_alike": r"(?:train/)?frac_reward_zero_std|.*zero[_-](?:std|var).*(?:frac|ratio)\w*",
     "advantage_max": r"(?:.*/)?advantages?[/_]max",
     "advantage_min": r"(?:.*/)?advantages?[/_]min",
     "kl": r"(?:train/|objective/|policy/)?(?:approx_?)?kl(?:_divergence|_mean)?|actor/kl_loss|actor/ppo_kl",
