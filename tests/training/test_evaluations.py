@@ -23,7 +23,11 @@ pytestmark = pytest.mark.torch
 
 
 def own_metrics(memory: Memory) -> list[dict[str, Any]]:
-    return [{name: value for name, value in step.metrics.items() if "time" not in name} for step in memory.steps]
+    apart = ("shapes/", "time/")  # of the process
+    return [
+        {name: value for name, value in step.metrics.items() if not name.startswith(apart) and name != "step_time"}
+        for step in memory.steps
+    ]
 
 
 def numpy_state() -> list[int]:

@@ -116,8 +116,21 @@ class Window:
         for whole in self._units(slices):
             for part in self._parts(whole, rows_of_step // steps, shares):
                 batches.append(SubBatch(part, self._parting.weight(part, whole, rows_of_step, steps)))
-        passes = max(1, self._ranks.max_over_ranks(len(batches)))
+        passes = self._ranks.max_over_ranks(len(batches))
+        if not passes:
+            return [self._row_to_look_at(slices[0][1])]
         return [*(filling(slices[0][1]) for _ in range(passes - len(batches))), *batches]
+
+    def _row_to_look_at(self, rows: Rows) -> SubBatch:
+        """A row that moves nothing, for a step that has no other on any rank: so that there are gradients, of zeros,
+        and the entropy and the difference from the sampler are known of something."""
+        with_tokens = rows["completion_mask"].ne(0).any(dim=1)
+        place = int(with_tokens.int().argmax())
+        row = take(rows, [place])
+        if self._savings.movable:
+            length = lengths(row)[0]
+            row = cut(row, length.prompt_tokens, length.completion_tokens)
+        return SubBatch(row, 0.0)
 
     def _units(self, slices: Sequence[tuple[int, Rows]]) -> list[Rows]:
         """What may be parted: the rows of one generation together, or each of TRL's micro-batches."""
