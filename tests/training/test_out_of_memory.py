@@ -16,7 +16,7 @@ from ascent.training.records.out_of_memory import OutOfMemoryError, explain_out_
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 
-def explained(folder: Path, phase: str, **config: Any) -> str:
+def explained(folder: Path, phase: str, tokens: int | str | None = "auto", **config: Any) -> str:
     """What is said when the host has no memory for a tensor of a petabyte."""
     import torch
 
@@ -26,6 +26,7 @@ def explained(folder: Path, phase: str, **config: Any) -> str:
         gradient_accumulation_steps=2,
         gradient_checkpointing=True,
         max_completion_length=32,
+        max_tokens_per_batch=tokens,
     )
     settings = RunConfig.model_validate({"model": {"path": "policy"}, **config})
     with (
@@ -46,6 +47,12 @@ def test_what_was_asked_for_and_what_needs_less(tmp_path: Path) -> None:
     kept = tmp_path / "failure-rank1.log"
     assert str(kept) in said
     assert "torch.empty(2**50" in kept.read_text()
+
+
+def test_a_token_budget_is_what_makes_passes_smaller(tmp_path: Path) -> None:
+    said = explained(tmp_path, "update", tokens=4096)
+    assert "trainer.max_tokens_per_batch=2048, now 4096" in said
+    assert "per_device_train_batch_size" not in said
 
 
 def test_settings_that_would_not_help_are_not_named(tmp_path: Path) -> None:
