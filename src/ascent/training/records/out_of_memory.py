@@ -82,7 +82,7 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     elif not samples and isinstance(args.max_tokens_per_batch, int):
         tokens = args.max_tokens_per_batch
         found.append(
-            f"- trainer.max_tokens_per_batch={max(1, tokens // 2)}, now {tokens}: the same step in more passes"
+            f"- trainer.max_tokens_per_batch={max(1, tokens // 2)}, now {tokens}: the same step, more passes"
         )
     elif batch > 1:
         found.append(
