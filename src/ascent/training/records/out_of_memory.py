@@ -81,9 +81,7 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
         found.append("- rollout.engine=vllm, which keeps keys and values in a cache of fixed size")
     elif not samples and isinstance(args.max_tokens_per_batch, int):
         tokens = args.max_tokens_per_batch
-        found.append(
-            f"- trainer.max_tokens_per_batch={max(1, tokens // 2)}, now {tokens}: the same step, more passes"
-        )
+        found.append(f"- trainer.max_tokens_per_batch={max(1, tokens // 2)}, now {tokens}: the same step, more passes")
     elif batch > 1:
         found.append(
             f"- trainer.per_device_train_batch_size={batch // 2} trainer.gradient_accumulation_steps={parts * 2} "
