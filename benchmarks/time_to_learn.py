@@ -18,20 +18,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascent.config.trl_fields import NOTHING_SAVED
 from ascent.host.process import quieten_transformers, set_up_process
 from ascent.tracking.run_directory import read_json_lines, write_json
 
 RESULTS = Path(__file__).resolve().parent / "results" / "time-to-learn.json"
 GOAL, WINDOW = 0.75, 5
-NOTHING_SAVED = (
-    "trainer.max_tokens_per_batch=null",
-    "trainer.shared_prompt=off",
-    "trainer.reuse_equal_rows=false",
-    "trainer.skip_zero_advantage=false",
-    "trainer.skip_old_logps=false",
-    "trainer.packing=off",
-)
-VARIANTS: Mapping[str, Sequence[str]] = {"savings": (), "nothing-saved": NOTHING_SAVED}
+VARIANTS: Mapping[str, Sequence[str]] = {
+    "savings": (),
+    "nothing-saved": [f"trainer.{name}={json.dumps(value)}" for name, value in NOTHING_SAVED.items()],
+}
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from ascent.config.trl_fields import NOTHING_SAVED
 from stepping.workloads import QUICKSTART, WORKLOADS, free_reward, free_verdicts, make_policy, make_prompts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,15 +26,6 @@ class System:
     free: bool = False
 
 
-_NONE: dict[str, Any] = {
-    "max_tokens_per_batch": None,
-    "shared_prompt": "off",
-    "skip_zero_advantage": False,
-    "reuse_equal_rows": False,
-    "skip_old_logps": False,
-    "balance_ranks": False,
-    "packing": "off",
-}
 _ALONE: dict[str, dict[str, Any]] = {
     "budget": {"max_tokens_per_batch": "auto"},
     "shared-prompt": {"shared_prompt": "auto"},
@@ -48,8 +40,11 @@ SYSTEMS: dict[str, System] = {
     "trl-vllm": System("trl"),
     "ascent": System("ascent"),
     "ascent-free": System("ascent", free=True),
-    "ascent-none": System("ascent", savings=tuple(_NONE.items())),
-    **{f"ascent-{name}": System("ascent", savings=tuple({**_NONE, **one}.items())) for name, one in _ALONE.items()},
+    "ascent-none": System("ascent", savings=tuple(NOTHING_SAVED.items())),
+    **{
+        f"ascent-{name}": System("ascent", savings=tuple({**NOTHING_SAVED, **one}.items()))
+        for name, one in _ALONE.items()
+    },
     DENSE: System("trl", vllm=False, free=True),
 }
 MAIN = ("trl-transformers", "trl-vllm", "ascent", DENSE)

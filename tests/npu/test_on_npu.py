@@ -13,6 +13,7 @@ from tests.child_pytest import ROOT, ChildRun, run_tests
 from tests.row import row_folder
 from tests.run_config import write_config
 
+from ascent.config.trl_fields import NOTHING_SAVED
 from ascent.models.starter.building import Recipe, starter_folder
 from ascent.models.starter.warm_start import Schedule
 from ascent.tracking.rollouts import read_rollouts
@@ -169,10 +170,7 @@ def test_a_sharded_model_is_saved_with_transformers_5_5_too(
 def test_memory_that_runs_out_is_explained(
     softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
-    config = write_config(
-        tmp_path / "c.yaml", tiny_policy(), task_file, max_completion_length=32,
-        max_tokens_per_batch=None, shared_prompt="off", reuse_equal_rows=False, skip_zero_advantage=False,
-    )  # fmt: skip
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_completion_length=32, **NOTHING_SAVED)
     done = ascent(softnpu(memory=12 * 2**20), "train", config, "tracking.evaluate=false")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.far_engine import FarEngine
 from tests.small_trainer import Memory, make_trainer
 
+from ascent.config.trl_fields import NOTHING_SAVED
 from ascent.errors import InputError
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
-
-
-NOTHING_SAVED: dict[str, Any] = {
-    "max_tokens_per_batch": None, "shared_prompt": "off", "reuse_equal_rows": False, "skip_zero_advantage": False,
-}  # fmt: skip
 
 
 def test_trains_as_trl_alone_does(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
@@ -224,6 +221,30 @@ def test_generations_that_feed_several_steps_resume_in_the_middle(
 def own_metrics(record: Any) -> dict[str, Any]:
     """A step's metrics but for those of the process: times, and shapes that were new to it."""
     return {name: value for name, value in record.metrics.items() if "time" not in name and "shapes/" not in name}
+
+
+def test_a_step_that_never_came_to_its_end_is_recorded_and_let_go(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    from transformers import TrainerCallback
+
+    class StopsBetweenMicroBatches(TrainerCallback):
+        def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = True
+            return control
+
+    memory = Memory()
+    trainer = make_trainer(tiny_policy(), tmp_path, memory, engine=FarEngine())
+    trainer.add_callback(StopsBetweenMicroBatches)
+    trainer.train()
+    assert not memory.steps
+    trainer.remove_callback(StopsBetweenMicroBatches)
+    trainer.train()
+    assert len(memory.steps) == 4
+    assert all(step.metrics["batch/computed_rows"] <= 1 for step in memory.steps), "its rows are not trained on later"
+    numbers = [number for number, _, _ in memory.generations]
+    assert numbers == sorted(set(numbers))
+    assert 0 in numbers, "what was sampled for it is kept"
 
 
 def test_what_was_buffered_for_another_layout_is_sampled_again_with_a_note(

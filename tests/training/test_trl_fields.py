@@ -13,9 +13,9 @@ import pytest
 from packaging.version import Version
 from tests.far_engine import FarEngine
 from tests.small_trainer import Memory, make_trainer
-from tests.training.test_trainer import NOTHING_SAVED
 
 from ascent.config import trl_fields
+from ascent.config.trl_fields import NOTHING_SAVED
 from ascent.errors import InputError
 
 pytestmark = pytest.mark.torch

@@ -112,6 +112,16 @@ _STEP = (
         usual="auto",
     ),
 )
+# With these an optimizer step computes all that TRL's does, to compare with.
+NOTHING_SAVED: Mapping[str, Any] = {
+    "max_tokens_per_batch": None,
+    "shared_prompt": "off",
+    "reuse_equal_rows": False,
+    "packing": "off",
+    "skip_zero_advantage": False,
+    "skip_old_logps": False,
+    "balance_ranks": False,
+}
 # Names only, by what they are about: TRL's and transformers' code reads them, whichever engine samples.
 _OF_TRL = {
     "model": "model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout cast_lm_head_to_fp32 use_cache "

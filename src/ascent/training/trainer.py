@@ -264,6 +264,8 @@ class GRPOTrainer(Updating):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """See Trainer. With staleness, the next generation's batches are fetched too. None are beyond the last step."""
+        self._step_begins()
+        self._kept.release(())  # sampled for a step that never came to its end
         if self.state.global_step >= self.state.max_steps:
             return [], None
         if self._looks_ahead:
@@ -365,6 +367,7 @@ class GRPOTrainer(Updating):
     def save_last_step(self) -> int:
         """Write a checkpoint of the last whole step, in the middle of one that can't be finished, unless there is one;
         its number (0: there is none). Collective."""
+        self._kept.release(())
         if not self._plain:
             self._sampler.forget_ahead()
         if self.state.global_step not in {0, self._saved_step}:

@@ -32,7 +32,15 @@ class Updating(TRLTrainer):
     _clock: StepClock
     _step_metrics: StepMetrics
     _generate_every: int  # micro-batches from one generation to the next
-    _in_loss: Any  # the rows whose loss is being made
+    _in_loss: Any = ()  # the rows whose loss is being made
+
+    def _step_begins(self) -> None:
+        """Let go of what an optimizer step that never came to its end has left: a user's callback may end a training
+        between two micro-batches, and another `train` may follow."""
+        if self._batches.window is not None:
+            self._batches.window.forget()
+        if self._batches.correction is not None:
+            self._batches.correction.forget()
 
     def _step_ended(self, corrected: Corrected | None) -> None:
         """All backward passes of an optimizer step are done, or one has failed. `corrected` is what they showed of the

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tests.training.batches.ragged_batches import Ragged
-from tests.training.batches.windows import ALL_SAVINGS, NO_SAVING
+from tests.training.batches.windows import ALL_SAVINGS
+
+from ascent.config.trl_fields import NOTHING_SAVED
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
 LEVELS = ("token", "sequence")
@@ -126,16 +128,16 @@ MODELS: dict[str, Case] = {
     for kind in ("llama-tied", "qwen2", "qwen3", "gemma", "sliding", "gpt2", "experts")
 }
 SAVINGS: dict[str, Mapping[str, Any]] = {
-    "none": NO_SAVING,
-    "budget": {**NO_SAVING, "max_tokens_per_batch": 64},
-    "budget-auto": {**NO_SAVING, "max_tokens_per_batch": "auto"},
-    "prompts-as-rows": {**NO_SAVING, "shared_prompt": "rows"},
-    "prompts-cached": {**NO_SAVING, "shared_prompt": "cache"},
-    "prompts-as-rows-in-budget": {**NO_SAVING, "shared_prompt": "rows", "max_tokens_per_batch": 64},
-    "prompts-cached-in-budget": {**NO_SAVING, "shared_prompt": "cache", "max_tokens_per_batch": 64},
-    "zero-advantage": {**NO_SAVING, "skip_zero_advantage": True},
-    "equal-rows": {**NO_SAVING, "reuse_equal_rows": True},
-    "old-logps": {**NO_SAVING, "skip_old_logps": True},
+    "none": NOTHING_SAVED,
+    "budget": {**NOTHING_SAVED, "max_tokens_per_batch": 64},
+    "budget-auto": {**NOTHING_SAVED, "max_tokens_per_batch": "auto"},
+    "prompts-as-rows": {**NOTHING_SAVED, "shared_prompt": "rows"},
+    "prompts-cached": {**NOTHING_SAVED, "shared_prompt": "cache"},
+    "prompts-as-rows-in-budget": {**NOTHING_SAVED, "shared_prompt": "rows", "max_tokens_per_batch": 64},
+    "prompts-cached-in-budget": {**NOTHING_SAVED, "shared_prompt": "cache", "max_tokens_per_batch": 64},
+    "zero-advantage": {**NOTHING_SAVED, "skip_zero_advantage": True},
+    "equal-rows": {**NOTHING_SAVED, "reuse_equal_rows": True},
+    "old-logps": {**NOTHING_SAVED, "skip_old_logps": True},
     "all": ALL_SAVINGS,
 }
 

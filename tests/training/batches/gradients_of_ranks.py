@@ -15,7 +15,9 @@ from typing import Any
 
 from tests.training.batches.cases import CASES, Case, with_loss
 from tests.training.batches.ragged_batches import Generation, make, rows_of
-from tests.training.batches.windows import ALL_SAVINGS, NO_SAVING
+from tests.training.batches.windows import ALL_SAVINGS
+
+from ascent.config.trl_fields import NOTHING_SAVED
 
 RANKS = 2
 
@@ -36,7 +38,7 @@ _CASE = replace(CASES["plain"], ragged=replace(CASES["plain"].ragged, groups=8),
 _KL = replace(_CASE, settings={"beta": 0.1}, ragged=replace(_CASE.ragged, reference=True))
 _HALVES = replace(_CASE, accumulation=2, whole=False)  # each rank shuffles its rows, so what a window holds differs
 SCENARIOS: dict[str, Scenario] = {
-    "nothing-saved": Scenario(_CASE, NO_SAVING, silent=0, slow=True),
+    "nothing-saved": Scenario(_CASE, NOTHING_SAVED, silent=0, slow=True),
     "first-silent": Scenario(_CASE, ALL_SAVINGS, silent=0),
     "second-silent": Scenario(_CASE, ALL_SAVINGS, silent=1, slow=True),
     "second-silent-unbalanced": Scenario(_CASE, {**ALL_SAVINGS, "balance_ranks": False}, silent=1),

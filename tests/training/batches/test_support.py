@@ -50,7 +50,7 @@ def test_what_is_known_is_exact() -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: build("llama", attention_dropout=0.5), "attention_dropout=0.5"),
+        (lambda: build("llama", attention_dropout=0.5), "attention_dropout of 0.5"),
         (lambda: build("phi", resid_pdrop=0.25), "dropout of 0.25"),
         (lambda: adapted(lora_dropout=0.125), "dropout of 0.125"),
         (lambda: build("mixtral", router_jitter_noise=0.1), "router_jitter_noise"),

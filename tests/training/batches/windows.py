@@ -17,14 +17,6 @@ from ascent.types import Completion, EngineStats
 
 # The metrics of TRL's loss, and of its correction against the sampler; the others are of what was sampled.
 _OF_LOSS = ("entropy", "kl", "clip_ratio/", "cispo_clip_ratio", "vespo/", "policy_loss", "aux_loss", "sampling/")
-NO_SAVING: dict[str, Any] = {
-    "max_tokens_per_batch": None,
-    "shared_prompt": "off",
-    "skip_zero_advantage": False,
-    "reuse_equal_rows": False,
-    "skip_old_logps": False,
-    "balance_ranks": False,
-}
 ALL_SAVINGS: dict[str, Any] = {
     "max_tokens_per_batch": 64,
     "shared_prompt": "auto",

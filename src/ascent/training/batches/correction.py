@@ -71,6 +71,10 @@ class Correction:
         rows["importance_sampling_ratio"] = ratio
         self._seen.append(self._figures(rows, (trainer_BC - sampler_BC).abs(), ratio, mask_BC.bool()))
 
+    def forget(self) -> None:
+        """No pass has been made."""
+        self._seen = []
+
     def _figures(self, rows: Rows, delta_BC: Tensor, ratio: Tensor, mask_BC: Tensor) -> tuple[Tensor, Tensor]:
         """(9,) sums and extremes, and (B,) the places of masked rows (-1: not masked). Stays on the device."""
         real_BC = mask_BC.any(dim=1, keepdim=True)  # a row without a token is another rank's filling

@@ -8,23 +8,12 @@ is padded to its longest row, so rows of like length go together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from ascent.training.batches.rows import Length
 
 Places = list[int]  # of rows
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a pass over a sequence costs, in units of one token's matrix products: `tokens * (1 + tokens * pair)`."""
-
-    pair: float = 0.0  # a token's attention to one other, in that unit
-
-    def of(self, tokens: int) -> float:
-        """The cost of one sequence."""
-        return tokens * (1 + tokens * self.pair)
+Cost = Callable[[int], float]  # what a pass over a sequence of so many tokens costs, in any unit
 
 
 def sub_batches(lengths: Sequence[Length], places: Sequence[int], budget: int, *, shared: bool) -> list[Places]:
@@ -54,7 +43,7 @@ def over_ranks(
     else:
         fair = tokens_of(lengths, list(places), shared=True) // ranks
         bundles = _bundles(lengths, places, max(fair, 1))
-    costs = [sum(cost.of(lengths[place].tokens) for place in bundle) for bundle in bundles]
+    costs = [sum(cost(lengths[place].tokens) for place in bundle) for bundle in bundles]
     if shared:
         costs = [
             price * tokens_of(lengths, bundle, shared=True) / sum(lengths[place].tokens for place in bundle)

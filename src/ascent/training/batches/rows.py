@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ascent.training.batches.passes.equal_rows import distinct_rows, kinds
+from ascent.training.batches.passes.sequences import read_sequences, to_host
+
 Rows = dict[str, Any]  # TRL's name -> tensor of B rows, scalar tensor, or None
 
 PLACE = "row_place"  # ours, (B,) int64: a row's place in its generation, over all ranks
@@ -108,26 +111,19 @@ def without_effect(rows: Rows) -> list[int]:
     return [place for place, is_still in enumerate(still.tolist()) if is_still]
 
 
-def lengths(rows: Rows) -> list[Length]:
-    """The lengths of all rows; equal prompts and completions are found. One transfer from the device."""
-    prompts_BP, prompt_masks_BP = _on_host(rows["prompt_ids"]), _on_host(rows["prompt_mask"])
-    completions_BC, masks_BC = _on_host(rows["completion_ids"]), _on_host(rows["completion_mask"])
-    first = (prompt_masks_BP != 0).argmax(axis=1)  # of the prompt's tokens
-    last = masks_BC.shape[1] - (masks_BC[:, ::-1] != 0).argmax(axis=1)
-    last[~(masks_BC != 0).any(axis=1)] = 0
-    known_prompts: dict[bytes, int] = {}
-    known_completions: dict[tuple[int, bytes], int] = {}
-    found = []
-    for row in range(len(prompts_BP)):
-        prompt_ids, completion_ids = prompts_BP[row, first[row] :], completions_BC[row, : last[row]]
-        prompt = known_prompts.setdefault(prompt_ids.tobytes(), len(known_prompts))
-        completion = known_completions.setdefault((prompt, completion_ids.tobytes()), len(known_completions))
-        found.append(Length(prompt, completion, len(prompt_ids), len(completion_ids)))
-    return found
-
-
-def _on_host(values: Tensor) -> Any:
-    return values.detach().cpu().numpy()
+def lengths(rows: Rows) -> list[Length] | None:
+    """The lengths of all rows; equal prompts and completions are found. One transfer from the device. None where the
+    masks aren't what TRL makes of prompts and completions."""
+    ids_BT = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
+    mask_BT = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
+    sequences = read_sequences(to_host(ids_BT, mask_BT), rows["completion_ids"].shape[1])
+    if sequences is None:
+        return None
+    prompts, completions = kinds(sequences.prompts), distinct_rows(sequences).kind_B
+    return [
+        Length(int(prompt), int(completion), len(sequences.prompts[row]), len(sequences.completions[row]))
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+    ]
 
 
 def filling(rows: Rows) -> SubBatch:

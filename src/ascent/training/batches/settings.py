@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.models.backbone import transformers_model
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
 from ascent.training.batches.parting import parting_of
+from ascent.training.batches.passes.cost import cost_model
 from ascent.training.batches.passes.forward import StepForward
 from ascent.training.batches.passes.support import positions_are_relative
 from ascent.training.batches.plan import Cost
@@ -46,20 +49,19 @@ def step_batches(
                 f"{parting.why}"
             )
         else:
-            movable = positions_are_relative(trainer.accelerator.unwrap_model(trainer.model))
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            movable = positions_are_relative(model)
             if not movable:
                 tell(
                     "note: prompts keep their padding and rows their rank: it isn't known that this model computes a "
                     "row alike wherever it stands"
                 )
-            savings = Savings(
-                budget, skip, bool(own_setting(args, "balance_ranks")) and movable, _cost(trainer), movable=movable
-            )
+            cost = _cost(model) if movable and own_setting(args, "balance_ranks") else None
             window = Window(
                 trainer.accelerator,
                 ranks,
                 parting,
-                savings,
+                Savings(budget, skip, cost, movable),
                 per_sequence=trainer.importance_sampling_level == "sequence",
                 tell=tell,
             )
@@ -80,11 +82,9 @@ def _budget(args: Any) -> int | None:
     return given
 
 
-def _cost(trainer: Any) -> Cost:
-    """A layer of width h has about 12 h^2 weights, two operations each a token; attention has 2 h of them a pair of
-    tokens, of which a causal mask leaves half."""
-    hidden = getattr(trainer.model.config.get_text_config(), "hidden_size", None)
-    return Cost(pair=1 / (12 * hidden) if hidden else 0.0)
+def _cost(model: Any) -> Cost:
+    """What a sequence costs a model whose config is known (`movable`)."""
+    return functools.partial(cost_model(transformers_model(model).config).causal, 1)
 
 
 def _leaves_out_old_pass(trainer: Any) -> bool:

@@ -51,9 +51,8 @@ class Savings:
 
     budget: int | None
     skip: bool  # rows without effect
-    balance: bool  # deal rows out to ranks by cost
-    cost: plan.Cost
-    movable: bool = True  # a row is computed alike wherever it stands among the columns
+    cost: plan.Cost | None  # by which rows are dealt out to ranks; None: they stay where they are
+    movable: bool  # a row is computed alike wherever it stands among the columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,10 @@ class Window:
     def hand_over(self, generation: int, rows: Rows) -> None:
         """A micro-batch of the step, with the number of the generation that it is a slice of."""
         self._slices.append((generation, rows))
+
+    def forget(self) -> None:
+        """Nothing has been handed over."""
+        self._slices = []
 
     def train(
         self, model: Any, shares: bool, run: Callable[[SubBatch], Tensor], metrics: dict[str, list[float]]
@@ -127,9 +130,9 @@ class Window:
         with_tokens = rows["completion_mask"].ne(0).any(dim=1)
         place = int(with_tokens.int().argmax())
         row = take(rows, [place])
-        if self._savings.movable:
-            length = lengths(row)[0]
-            row = cut(row, length.prompt_tokens, length.completion_tokens)
+        known = lengths(row) if self._savings.movable else None
+        if known is not None:
+            row = cut(row, known[0].prompt_tokens, known[0].completion_tokens)
         return SubBatch(row, 0.0)
 
     def _units(self, slices: Sequence[tuple[int, Rows]]) -> list[Rows]:
@@ -148,19 +151,20 @@ class Window:
     def _parts(self, whole: Rows, micro_batch: int, shares: bool) -> Iterator[Rows]:
         """This rank's parts of a unit, whose rows may have been another rank's."""
         savings = self._savings
-        exchanged = savings.balance and self._regroups and self._ranks.count > 1
-        rows = gathered(whole, self._accelerator) if exchanged else whole
+        cost = savings.cost if self._regroups and self._ranks.count > 1 else None
+        rows = gathered(whole, self._accelerator) if cost is not None else whole
         places = list(range(count(rows)))
         if savings.skip and self._parting.skips:
             still = set(without_effect(rows))
             places = [place for place in places if place not in still]
-        if savings.budget is None:
+        known = lengths(rows) if savings.budget is not None else None
+        if known is None:
+            places = places[self._ranks.rank :: self._ranks.count] if cost is not None else places
             if places:
                 yield rows if len(places) == count(rows) else take(rows, places)
             return
-        known = lengths(rows)
-        if exchanged:
-            places = plan.over_ranks(known, places, self._ranks.count, savings.cost, shared=shares)[self._ranks.rank]
+        if cost is not None:
+            places = plan.over_ranks(known, places, self._ranks.count, cost, shared=shares)[self._ranks.rank]
         budget = savings.budget or micro_batch * max(length.tokens for length in known)
         self._tell_of_long(known, places)
         for part in plan.sub_batches(known, places, budget, shared=shares):

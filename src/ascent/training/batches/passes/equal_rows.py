@@ -39,6 +39,11 @@ def distinct_rows(sequences: Sequences) -> Distinct:
     )
 
 
+def kinds(sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """(B,): equal sequences have equal numbers."""
+    return _distinct([each.tobytes() for each in sequences]).kind_B
+
+
 def all_rows(sequences: Sequences) -> Distinct:
     """Each row as if it were of a kind of its own."""
     rows_B = np.arange(len(sequences.prompts), dtype=np.int64)

@@ -14,6 +14,7 @@ import torch
 
 from ascent.models.backbone import transformers_model
 from ascent.training.batches.passes.masks import TAKE_MASKS
+from ascent.training.dropout import chance
 
 # Decoders whose attention depends on the distance of two positions only, and whose `forward` takes `position_ids` and a
 # mask of four dimensions. (HunYuan isn't one: it scales queries and keys after their rotation.)
@@ -28,14 +29,6 @@ FAMILIES = frozenset(
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 # Rotations that don't change with the length of the batch.
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn", "proportional"})
-# Chances that a config gives to leaving something out, and noise, while a model trains.
-_CHANCES = frozenset(
-    {
-        *("attention_dropout", "hidden_dropout", "dropout", "activation_dropout", "embedding_dropout", "attn_dropout"),
-        *("attn_pdrop", "resid_pdrop", "embd_pdrop", "resid_dropout", "residual_dropout", "ffn_dropout", "layerdrop"),
-        *("router_jitter_noise", "jitter_noise", "input_jitter_noise"),
-    }
-)
 # Adapters that treat each token by itself.
 _TOKENWISE = frozenset({"LORA", "ADALORA", "IA3", "LOHA", "LOKR", "VERA", "OFT", "BOFT"})
 
@@ -85,19 +78,8 @@ def sharded(model: torch.nn.Module) -> bool:
 
 def _chance(base: Any) -> str | None:
     """Dropout, noise and the like, where they are active."""
-    for name, module in base.named_modules():
-        chance = getattr(module, "p", 0.0) if isinstance(module, torch.nn.modules.dropout._DropoutNd) else 0.0
-        if module.training and chance:
-            return f"dropout of {chance:g} is active in {name}: two rows that are equal would not be computed equally"
-    if not base.training:
-        return None
-    for name in sorted(_CHANCES):
-        chance = getattr(base.config, name, None)
-        if isinstance(chance, int | float) and chance > 0:
-            return f"{name}={chance:g} of the model's config is active: equal rows would not be computed equally"
-    if getattr(base.get_input_embeddings(), "neftune_noise_alpha", None):
-        return "NEFTune adds noise to embeddings: equal rows would not be computed equally"
-    return None
+    reason = chance(base) if base.training else None
+    return None if reason is None else f"{reason} is active: two rows that are equal would not be computed equally"
 
 
 def _router_loss(config: Any) -> str | None:
