@@ -7,10 +7,10 @@
 Systems, each in a process of its own that does a step when it is told to and sleeps otherwise, so that they take turns
 (A B C A B C ...) on the same machine: stock TRL with transformers' generation and with vLLM in its process, and Ascent;
 `--systems savings` has Ascent with nothing saved and with each saving alone. All train the same policy on the same
-prompts with the same seed, sample count and loss, and sample with compiled graphs. Workloads: `quick`, `ragged` and `long` (a random Llama of 5 million
-parameters, rewards of no cost), the same with `-half` of the groups without signal, and `quickstart`, which is
-examples/quickstart.yaml with its sandbox. TRL with transformers has no correction against the sampler, and so no pass
-for old log-probabilities.
+prompts with the same seed, sample count and loss, and vLLM samples with compiled graphs. Workloads: `quick`, `ragged`
+and `long` (a random Llama of 5 million parameters, rewards of no cost), the same with `-half` of the groups without
+signal, and `quickstart`, which is examples/quickstart.yaml with its sandbox. TRL with transformers has no correction
+against the sampler, and so no pass for old log-probabilities.
 
 The bound of a step, from the same rounds:
 
