@@ -241,7 +241,8 @@ def test_a_step_that_never_came_to_its_end_is_recorded_and_let_go(
     trainer.remove_callback(StopsBetweenMicroBatches)
     trainer.train()
     assert len(memory.steps) == 4
-    assert all(step.metrics["batch/computed_rows"] <= 1 for step in memory.steps), "its rows are not trained on later"
+    shares = [step.metrics["batch/computed_rows"] or 0.0 for step in memory.steps]
+    assert max(shares) <= 1, "its rows are not trained on later"
     numbers = [number for number, _, _ in memory.generations]
     assert numbers == sorted(set(numbers))
     assert 0 in numbers, "what was sampled for it is kept"
