@@ -223,6 +223,20 @@ def own_metrics(record: Any) -> dict[str, Any]:
     return {name: value for name, value in record.metrics.items() if "time" not in name and "shapes/" not in name}
 
 
+def test_many_generations_without_signal_are_told_once(
+    tiny_policy: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascent.training.batches.signal import ALARM_AFTER
+
+    def alike(completions: list[str], **_: Any) -> list[float]:
+        return [0.5] * len(completions)
+
+    make_trainer(tiny_policy(), tmp_path, reward=alike, max_steps=ALARM_AFTER + 2).train()
+    told = capsys.readouterr().err
+    assert told.count("ALARM: nothing has been learned in 10 generations") == 1
+    assert "max_resample_factor" in told
+
+
 def test_a_step_that_never_came_to_its_end_is_recorded_and_let_go(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:

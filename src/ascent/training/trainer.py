@@ -39,7 +39,7 @@ from ascent.training.batches.drawing.building import refill_for
 from ascent.training.batches.drawing.refill import Refill
 from ascent.training.batches.drawing.state import RefillState
 from ascent.training.batches.settings import StepBatches, step_batches
-from ascent.training.batches.signal import without_signal
+from ascent.training.batches.signal import Silence, without_signal
 from ascent.training.checkpoint import buffered, drawn, sampled_ahead
 from ascent.training.checkpoint.saving import saving
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
@@ -157,8 +157,9 @@ class GRPOTrainer(Updating):
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         self._batches = StepBatches()
+        tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
+        self._silence = Silence(tell)
         if not self._plain:
-            tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
             self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
             check_adapters(self.model, chosen)
             if isinstance(chosen, (EngineSettings, str)):
@@ -308,6 +309,8 @@ class GRPOTrainer(Updating):
             apart = self.multi_objective_aggregation == "normalize_then_sum"
             silent = without_signal(rewards, self.reward_weights, self.num_generations or 1, each_function=apart)
             batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
+            if self._refill is None:  # which counts what it drew
+                self._silence.heard(silent)
         for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward) and batch.filled is None:
                 batch.scores = reward.scores

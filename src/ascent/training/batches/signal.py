@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+ALARM_AFTER = 10  # generations in a row without any signal
 
 
 def without_signal(rewards_NF: Tensor, weights_F: Tensor, group_size: int, *, each_function: bool) -> Tensor:
@@ -23,3 +27,22 @@ def without_signal(rewards_NF: Tensor, weights_F: Tensor, group_size: int, *, ea
     lowest_GF = scores_GSF.masked_fill(~known_GSF, torch.inf).amin(dim=1)
     spread_G = ((highest_GF > lowest_GF) & known_GSF.any(dim=1)).any(dim=1)
     return ~spread_G.repeat_interleave(group_size)
+
+
+class Silence:
+    """Counts generations in which no group has signal, and says once an episode what to change."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._generations = tell, 0
+
+    def heard(self, silent_N: Tensor) -> None:
+        """Another generation has been scored; `silent_N` are the rows of all ranks that have no signal."""
+        self._generations = self._generations + 1 if bool(silent_N.all()) else 0
+        if self._generations == ALARM_AFTER:
+            self._tell(
+                f"ALARM: nothing has been learned in {ALARM_AFTER} generations: all completions of each prompt are "
+                "scored alike. Look at rewards and samples (rollouts/): where all are right, the tasks are learned; "
+                "where none is, give easier tasks (tasks.train), more completions of each (trainer.num_generations), "
+                "or a reward that gives parts of a solution their due. trainer.max_resample_factor above 1 draws "
+                "other prompts in their place. The run goes on."
+            )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ascent.training.batches.drawing.history import History, Observation
 
-ALARM_AFTER = 3  # generations in a row without any signal
+ALARM_AFTER = 3  # generations in a row without any signal, of all prompts that could be drawn
 
 
 @dataclass(frozen=True, slots=True)
