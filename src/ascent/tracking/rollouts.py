@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascent.tracking.packed_files import counting
 from ascent.types import Logps, TokenIds
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def read_rollouts(path: Path) -> list[dict[str, Any]]:
     """The rows of one file, or of all generations of a folder, in order, without evaluations; maps become dicts."""
     import pyarrow.parquet as pq
 
-    files = [path] if path.is_file() else sorted(path.glob("[0-9]*.parquet"))
+    files = [path] if path.is_file() else counting(path.glob("*.parquet"))
     rows: list[dict[str, Any]] = []
     for file in files:
         for row in pq.read_table(file).to_pylist():

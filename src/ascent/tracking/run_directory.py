@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.tracking.packed_files import generations_of, split
 
 # `.old`: one that is being written anew, until the new one is complete
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)(?:\.old)?")
-_ROLLOUTS = re.compile(r"(\d+)-rank\d+\.parquet")
 _EVALUATION = re.compile(r"eval-(\d+)-step(\d+)-rank\d+\.parquet")
 STATE_FILE = "ascent_state.json"
 
@@ -227,7 +227,11 @@ def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
         return None
     folder = _next_discarded(run)
     for path in late:
-        os.replace(path, folder / path.name)
+        of = generations_of(path.name)
+        if of is not None and of.start < generation:  # packed, when a later checkpoint was there
+            split(path, generation, folder)
+        else:
+            os.replace(path, folder / path.name)
     for path in cut:
         write_text(folder / path.name, path.read_text(encoding="utf-8"))
         write_text(path, "".join(map(_json_line, _kept_lines(path, step) or ())))
@@ -239,8 +243,9 @@ def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
 
 
 def _is_beyond(name: str, generation: int, step: int) -> bool:
-    if match := _ROLLOUTS.fullmatch(name):
-        return int(match[1]) >= generation
+    of = generations_of(name)
+    if of is not None:
+        return of.stop > generation
     match = _EVALUATION.fullmatch(name)
     return match is not None and int(match[2]) > step
 

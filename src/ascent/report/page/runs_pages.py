@@ -1,0 +1,77 @@
+"""What the pages about several runs show: the list, and runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ascent.report.page.charts import compared, performance_charts, training_charts, translated
+from ascent.report.page.held_out import family_rows
+from ascent.report.page.run_files import RunState
+from ascent.report.page.run_library import NoSuchRunError, RunLibrary
+from ascent.report.page.run_pages import ShownAlarm, alarms, tiles
+from ascent.report.page.texts import Texts
+
+MOST_COMPARED = 6
+_MOST_LISTED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in the list."""
+
+    state: RunState
+    alarms: Sequence[ShownAlarm]
+    figures: Mapping[str, Any]
+
+
+def runs_page(library: RunLibrary) -> dict[str, Any]:
+    """Every run of the folder."""
+    names = list(library.paths())
+    rows = [_row(library, name) for name in names[:_MOST_LISTED]]
+    return {"rows": [row for row in rows if row is not None], "more": len(names) - len(names[:_MOST_LISTED])}
+
+
+def compare_page(library: RunLibrary, names: Sequence[str], say: Texts) -> dict[str, Any]:
+    """Runs beside each other: figures, curves, and the settings in which they differ."""
+    chosen: dict[str, RunState] = {}
+    for name in dict.fromkeys(names):
+        if len(chosen) < MOST_COMPARED:
+            chosen[name] = library.open(name).state
+    charts = compared({name: [*training_charts(state), *performance_charts(state)] for name, state in chosen.items()})
+    shown = [translated(chart, lambda text: text if text in chosen else say(text)) for chart in charts]
+    return {
+        "states": chosen,
+        "tiles": {name: {tile.name: tile for tile in tiles(state)} for name, state in chosen.items()},
+        "families": {name: family_rows(state)[:1] for name, state in chosen.items()},
+        "settings": _differences(chosen),
+        "charts": shown,
+        "chart_data": {"charts": [chart.to_json() for chart in shown], "marks": []},
+    }
+
+
+def _row(library: RunLibrary, name: str) -> RunRow | None:
+    try:
+        state = library.open(name).state
+    except NoSuchRunError:
+        return None  # removed since it was listed
+    return RunRow(state, alarms(state), {tile.name: tile for tile in tiles(state)})
+
+
+def _differences(states: Mapping[str, RunState]) -> list[tuple[str, list[str]]]:
+    """The settings in which the runs differ, each with its value in every run."""
+    flat = [dict(_flat(state.config)) for state in states.values()]
+    keys = sorted({key for each in flat for key in each})
+    rows = [(key, [each.get(key, "") for each in flat]) for key in keys]
+    return [row for row in rows if len(set(row[1])) > 1]
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((f"{prefix}{key}", str(value)))
+    return found
