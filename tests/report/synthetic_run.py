@@ -65,7 +65,9 @@ def make_run(path: Path, shape: Shape = Shape(), *, extra: Sequence[dict[str, An
     _write_lines(path / "tasks.jsonl", [_task_line(place) for place in range(shape.tasks)])
     _write_evaluations(path, shape)
     _write_lines(path / "alarms.jsonl", [_alarm(shape, path.name)] if shape.hollow_from < shape.steps else [])
-    (path / "config.yaml").write_text(f"model:\n  path: made/up\ntrainer:\n  learning_rate: 1.0e-{5 + shape.seed % 2}\n")
+    (path / "config.yaml").write_text(
+        f"model:\n  path: made/up\ntrainer:\n  learning_rate: 1.0e-{5 + shape.seed % 2}\n"
+    )
     checkpoint = path / "checkpoints" / f"checkpoint-{shape.steps}"
     checkpoint.mkdir(parents=True)
     state = {"generation": shape.steps, "micro_step": shape.steps, "step": shape.steps, "evaluations": 2, "files": []}
@@ -267,7 +269,10 @@ def _prompt(task: int) -> str:
 
 
 def _task_line(place: int) -> dict[str, Any]:
-    tests = [{"kind": "function", "input": f"f({x}, {y})", "expected": str(z), "note": "", "cut": 0} for x, y, z in _tests(place)]
+    tests = [
+        {"kind": "function", "input": f"f({x}, {y})", "expected": str(z), "note": "", "cut": 0}
+        for x, y, z in _tests(place)
+    ]
     return {
         "schema": "ascent.tasks/1",
         "task_id": task_name(place),
@@ -367,8 +372,16 @@ def _write_evaluations(path: Path, shape: Shape) -> None:
         halves[when] = {"results": results, "step": step}
         rates = {kind: float(np.mean([row[kind] for row in results])) for kind in ("greedy", "sampled")}
         lines.append(
-            {"evaluation": number, "name": when, "step": step, "generation": step, **rates, "completions": 160,
-             "seconds": 3.0, "engine": None}
+            {
+                "evaluation": number,
+                "name": when,
+                "step": step,
+                "generation": step,
+                **rates,
+                "completions": 160,
+                "seconds": 3.0,
+                "engine": None,
+            }
         )
     (path / "evaluation.json").write_text(json.dumps(halves))
     _write_lines(path / "evaluations.jsonl", lines)

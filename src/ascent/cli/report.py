@@ -14,7 +14,9 @@ from ascent.errors import InputError
 def add(verbs: Verbs) -> None:
     verb = add_verb(verbs, "report", _report, "look at runs in the browser: curves, completions, tests, tasks, times")
     verb.add_argument("run", nargs="?", type=Path, default=Path("runs"), help="a run, or a folder of runs (runs/)")
-    verb.add_argument("--port", type=int, default=0, metavar="N", help="of this machine's 127.0.0.1 (default: a free one)")
+    verb.add_argument(
+        "--port", type=int, default=0, metavar="N", help="of this machine's 127.0.0.1 (default: a free one)"
+    )
     what = verb.add_mutually_exclusive_group()
     what.add_argument("--export", type=Path, metavar="FILE", help="write the run as one HTML file instead")
     what.add_argument(

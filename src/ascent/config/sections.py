@@ -170,3 +170,4 @@ class TrackingSection(Section):
     evaluate: bool = True  # on the held-out tasks, before and after training
     eval_tasks: int | None = pydantic.Field(64, ge=1)  # at most so many held-out tasks
     eval_samples: int = pydantic.Field(4, ge=1)  # sampled completions of each, beside the greedy one
+    report: bool = True  # write report.html when training ends

@@ -147,6 +147,7 @@ def _whereabouts(results: Results) -> Group:
     table.add_column()
     files = {
         "model/": f"the trained policy: {'LoRA adapter' if is_adapter(run / 'model') else 'weights'} and tokenizer",
+        "report.html": "curves, tasks and completions as one file, for a browser",
         "curve.svg": "the curve above as a picture",
         "evaluation.json": "every held-out task before and after",
         "metrics.jsonl": "one line a step: rewards, losses, times",
@@ -162,6 +163,7 @@ def _whereabouts(results: Results) -> Group:
 def _what_next(run: Path) -> Text:
     """Commands that can be given as they stand, but for the words in capitals."""
     advice = {
+        "look at it": f"ascent report {shlex.quote(str(run))}",
         "own tasks": "tasks.train=my_tasks.jsonl (docs/tasks.md, docs/first-steps.md)",
         "own model": "model.path=FOLDER or a hub id, such as in examples/smollm2_mbpp.yaml",
     }

@@ -132,4 +132,3 @@ def _remove_leftovers(folder: Path) -> None:
     there = [path for path in folder.glob("*.parquet") if not path.name.startswith("eval-")]
     for path in set(there) - set(counting(there)):
         path.unlink(missing_ok=True)
-

@@ -78,6 +78,11 @@ class RunDirectory:
         return self.path / "evaluation.json"
 
     @property
+    def report(self) -> Path:
+        """The run as one HTML file."""
+        return self.path / "report.html"
+
+    @property
     def rollouts(self) -> Path:
         """Every completion, a parquet file for each generation and rank, and for each evaluation and rank."""
         return self.path / "rollouts"

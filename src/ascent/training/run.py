@@ -38,6 +38,7 @@ from ascent.training.records.evaluations import check_evaluation_batch
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
+from ascent.training.records.report_file import write_report
 from ascent.training.trainer import GRPOTrainer
 from ascent.types import Task
 
@@ -150,6 +151,8 @@ def _train(
         save_evaluations(recorder.run, before, after)
     save_trained_model(trainer, recorder.run, config)
     if main:
+        if config.tracking.report:
+            write_report(recorder.run, say)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
 

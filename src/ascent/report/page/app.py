@@ -30,7 +30,13 @@ _LANGUAGE_COOKIE = "ascent_language"
 _RunPage: TypeAlias = Callable[[OpenRun, Mapping[str, str], Texts], dict[str, Any]]
 
 # tab -> (template, what it shows); tabs that have a title stand in the run's menu
-TABS = {"": "Overview", "rollouts": "Rollouts", "tasks": "Tasks", "performance": "Performance", "evaluation": "Evaluation"}
+TABS = {
+    "": "Overview",
+    "rollouts": "Rollouts",
+    "tasks": "Tasks",
+    "performance": "Performance",
+    "evaluation": "Evaluation",
+}
 _RUN_PAGES: Mapping[str, tuple[str, _RunPage]] = {
     "": ("overview.html", lambda run, query, say: run_pages.overview(run, say)),
     "performance": ("performance.html", lambda run, query, say: run_pages.performance(run, say)),
@@ -121,7 +127,10 @@ class Pages:
     def _page(self, request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> Response:
         query = request.query_params
         rest = query.multi_items()
-        address = {code: _address(request, [*((n, v) for n, v in rest if n != "language"), ("language", code)]) for code in LANGUAGES}
+        address = {
+            code: _address(request, [*((n, v) for n, v in rest if n != "language"), ("language", code)])
+            for code in LANGUAGES
+        }
         language = self._say(request).language
         html = render(template, language, {"single": self.library.single, "in_language": address, **context})
         answer = HTMLResponse(html, status)
@@ -152,13 +161,13 @@ def build_app(library: RunLibrary, token: str, *, language: str = "en", cookie: 
     handlers: Mapping[Any, Any] = {
         NoSuchRunError: pages.not_there,
         NotThereError: pages.not_there,
-        404: lambda request, error: pages.not_there(request, NotFoundPage(request.url.path)),
+        404: lambda request, error: pages.not_there(request, NoSuchPageError(request.url.path)),
         Exception: pages.failed,
     }
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
 
-class NotFoundPage(LookupError):
+class NoSuchPageError(LookupError):
     """An address that the page doesn't have."""
 
 

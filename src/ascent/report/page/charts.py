@@ -1,4 +1,4 @@
-"""Curves of a run as plain numbers: what is drawn, not how. Names in charts are our own; no model's text is among them."""
+"""Curves of a run as plain numbers: what is drawn, not how. No model's text is among them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart over steps. `unit` is shown at the axis: "%" draws shares, "" plain numbers; `note` says what it shows."""
+    """A chart over steps. `unit` "%" means shares, "" plain numbers; `note` says what is shown."""
 
     id: str
     title: str
@@ -65,15 +65,24 @@ def _line(name: str, *path: str, times: float = 1.0) -> tuple[str, tuple[str, ..
 
 
 _TRAINING = (
-    _Plan("reward", "Reward", (_line("mean", "reward"), _line("spread in a group", "reward_std")), note="of a step's completions"),
+    _Plan(
+        "reward",
+        "Reward",
+        (_line("mean", "reward"), _line("spread in a group", "reward_std")),
+        note="of a step's completions",
+    ),
     _Plan(
         "pass",
         "Pass rate",
-        (_line("passes its reward's tests", "pass_rate"), _line("visible tests", "signals/visible_fraction"),
-         _line("hidden tests", "signals/hidden_fraction"),
-         _line("held out, greedy", "greedy"), _line("held out, sampled", "sampled")),
+        (
+            _line("passes its reward's tests", "pass_rate"),
+            _line("visible tests", "signals/visible_fraction"),
+            _line("hidden tests", "signals/hidden_fraction"),
+            _line("held out, greedy", "greedy"),
+            _line("held out, sampled", "sampled"),
+        ),
         "%",
-        "visible and hidden: mean share of a program's tests; hidden, with an audit, of those that pass all visible ones",
+        "mean share of a program's visible and hidden tests; audits run hidden ones of visible passers alone",
     ),
     _Plan("entropy", "Entropy", (_line("entropy", "entropy"),), "nat", "of the policy, a token"),
     _Plan(
@@ -86,8 +95,10 @@ _TRAINING = (
     _Plan(
         "mismatch",
         "Sampler against trainer",
-        (_line("mean", "sampling/sampling_logp_difference/mean"),
-         _line("largest", "sampling/sampling_logp_difference/max")),
+        (
+            _line("mean", "sampling/sampling_logp_difference/mean"),
+            _line("largest", "sampling/sampling_logp_difference/max"),
+        ),
         "nat",
         "difference of a token's log-probability",
     ),
@@ -98,8 +109,13 @@ _TRAINING = (
         "%",
         "nothing is learnt from a group whose rewards are equal",
     ),
-    _Plan("hollow", "Hollow passes", (_line("hollow", "hollow_share"),), "%",
-          "of the programs that pass all visible tests: those that pass under half of the hidden ones"),
+    _Plan(
+        "hollow",
+        "Hollow passes",
+        (_line("hollow", "hollow_share"),),
+        "%",
+        "of the programs that pass all visible tests: those that pass under half of the hidden ones",
+    ),
     _Plan("distinct", "Distinct programs", (_line("share", "signals/distinct_share"),), "%", "in a group"),
     _Plan("clipped", "Cut off at the limit", (_line("share", "completions/clipped_ratio"),), "%"),
     _Plan("gradient", "Gradient norm", (_line("norm", "grad_norm"),)),
@@ -110,34 +126,81 @@ _PERFORMANCE = (
     _Plan(
         "times",
         "Where a step's time goes",
-        tuple(_line(name, "times", key) for name, key in (
-            ("sampling", "generate"), ("waiting for rewards", "reward_exposed"), ("log-probabilities", "logps"),
-            ("update", "update"), ("weights to the engine", "sync"), ("other", "other"))),
+        tuple(
+            _line(name, "times", key)
+            for name, key in (
+                ("sampling", "generate"),
+                ("waiting for rewards", "reward_exposed"),
+                ("log-probabilities", "logps"),
+                ("update", "update"),
+                ("weights to the engine", "sync"),
+                ("other", "other"),
+            )
+        ),
         "s",
         "click a bar for what made that step slow",
         stacked=True,
     ),
     _Plan("tokens", "Sampled tokens", (_line("tokens/s", "engine", "tokens_per_second"),), "tokens/s"),
-    _Plan("kv", "KV cache in use", (_line("largest", "engine", "kv_cache_use"),
-                                    _line("prefix hits", "engine", "prefix_hit_rate")), "%"),
-    _Plan("requests", "Sequences in the engine", (_line("running", "engine", "running"),
-                                                   _line("waiting", "engine", "waiting")), note="most at once"),
-    _Plan("preemptions", "Preemptions", (_line("preemptions", "engine", "preemptions"),),
-          note="sequences thrown out of a full KV cache and sampled again"),
-    _Plan("latency", "Latency of a completion", (_line("median", "engine", "latency_p50"),
-                                                 _line("95th percentile", "engine", "latency_p95"),
-                                                 _line("to the first token", "engine", "time_to_first_token")), "s"),
-    _Plan("rewards", "Reward time", (_line("in the sandbox", "times", "reward_total"),
-                                     _line("waited for", "times", "reward_exposed")), "s"),
-    _Plan("memory", "Device memory", (_line("in use", "device", "memory_used", times=2**-30),
-                                      _line("peak", "device", "memory_peak", times=2**-30),
-                                      _line("in all", "device", "memory_total", times=2**-30)), "GiB"),
+    _Plan(
+        "kv",
+        "KV cache in use",
+        (_line("largest", "engine", "kv_cache_use"), _line("prefix hits", "engine", "prefix_hit_rate")),
+        "%",
+    ),
+    _Plan(
+        "requests",
+        "Sequences in the engine",
+        (_line("running", "engine", "running"), _line("waiting", "engine", "waiting")),
+        note="most at once",
+    ),
+    _Plan(
+        "preemptions",
+        "Preemptions",
+        (_line("preemptions", "engine", "preemptions"),),
+        note="sequences thrown out of a full KV cache and sampled again",
+    ),
+    _Plan(
+        "latency",
+        "Latency of a completion",
+        (
+            _line("median", "engine", "latency_p50"),
+            _line("95th percentile", "engine", "latency_p95"),
+            _line("to the first token", "engine", "time_to_first_token"),
+        ),
+        "s",
+    ),
+    _Plan(
+        "rewards",
+        "Reward time",
+        (_line("in the sandbox", "times", "reward_total"), _line("waited for", "times", "reward_exposed")),
+        "s",
+    ),
+    _Plan(
+        "memory",
+        "Device memory",
+        (
+            _line("in use", "device", "memory_used", times=2**-30),
+            _line("peak", "device", "memory_peak", times=2**-30),
+            _line("in all", "device", "memory_total", times=2**-30),
+        ),
+        "GiB",
+    ),
     _Plan("power", "Power", (_line("power", "device", "power"),), "W"),
     _Plan("utilization", "Utilization", (_line("utilization", "device", "utilization", times=0.01),), "%"),
-    _Plan("staleness", "Staleness", (_line("steps", "rollout/staleness"),), "steps",
-          "how many optimizer steps the sampling weights were behind"),
-    _Plan("shapes", "New shapes", (_line("new", "shapes/new"),),
-          note="forward passes of a shape not seen before: on NPU and CUDA kernels are built for each"),
+    _Plan(
+        "staleness",
+        "Staleness",
+        (_line("steps", "rollout/staleness"),),
+        "steps",
+        "how many optimizer steps the sampling weights were behind",
+    ),
+    _Plan(
+        "shapes",
+        "New shapes",
+        (_line("new", "shapes/new"),),
+        note="forward passes of a shape not seen before: on NPU and CUDA kernels are built for each",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs nothing else: curves, tables, chosen completions. For mailing, archiving, comparing."""
+"""A run as one HTML file that needs nothing else: curves, tables, chosen completions."""
 
 from __future__ import annotations
 
@@ -171,5 +171,4 @@ def _packed_plotly() -> str:
 
 
 def _markup(text: str) -> Markup:
-    return Markup(text)  # noqa: S704 - this package's own files
-
+    return Markup(text)

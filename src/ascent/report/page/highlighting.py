@@ -23,4 +23,4 @@ def coloured(program: str, language: str) -> tuple[Markup, int]:
         return escape(text), left_out
     lexer = get_lexer_by_name(_LEXERS[language], stripnl=False, ensurenl=False)
     spans = highlight(text, lexer, HtmlFormatter(nowrap=True, classprefix="k-"))
-    return Markup(spans), left_out  # noqa: S704 - Pygments escapes the text
+    return Markup(spans), left_out

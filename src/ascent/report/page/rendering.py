@@ -12,9 +12,10 @@ import jinja2
 from markupsafe import Markup
 
 from ascent.report.page.texts import LANGUAGES, texts_in
-from ascent.report.page.visible_text import cut, first_line, visible
+from ascent.report.page.visible_text import cut, first_line, in_a_line, visible
 
 DASH = "–"
+_MOST = 1_000_000  # characters of anything: what can be long is cut where it is shown
 
 
 @cache
@@ -33,6 +34,7 @@ def _environment() -> jinja2.Environment:
         "figure": figure,
         "signed": signed,
         "first_line": first_line,
+        "in_a_line": in_a_line,
         "cut": cut,
         "data": data_block,
     }
@@ -82,7 +84,7 @@ def data_block(value: Any) -> Markup:
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - made of JSON without markup's characters
+    return Markup(text)
 
 
 def _plain(value: float, digits: int) -> str:
@@ -95,4 +97,4 @@ def _shown(value: Any) -> Any:
     """What templates put out: texts with their controls written out. Markup is our own and goes as it is."""
     if value is None:
         return DASH
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return visible(value[:_MOST]) if isinstance(value, str) and not isinstance(value, Markup) else value

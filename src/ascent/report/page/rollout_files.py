@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 from ascent.report.page.run_files import Stamp
 
 KNOWN_SCHEMA = 3
-_NAME = re.compile(r"(?:packed-(?P<first>\d+)-(?P<last>\d+)|(?P<generation>\d+)-rank\d+|eval-(?P<evaluation>\d+)-.*)\.parquet")
+_NAME = re.compile(
+    r"(?:packed-(?P<first>\d+)-(?P<last>\d+)|(?P<generation>\d+)-rank\d+|eval-(?P<evaluation>\d+)-.*)\.parquet"
+)
 # What reading a damaged file raises: pyarrow's errors of content are ValueError, TypeError or KeyError besides.
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError)
 
@@ -26,7 +28,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RolloutFile:
-    """A file as it lies there. `newest` orders files: training's by generation, evaluations after the one they follow."""
+    """A file as it lies there, with its generations (or its evaluation's number)."""
 
     name: str
     stamp: Stamp

@@ -101,7 +101,7 @@ class RolloutIndex:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def freshen(self, wait: float = 0.8) -> None:
-        """See to it that the index is at most a few seconds old; a large run goes on being read after `wait` seconds."""
+        """See to it that the index is a few seconds old at most; after `wait` seconds it goes on beside."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             if time.monotonic() - self._looked < _REST:

@@ -125,7 +125,9 @@ class RunLibrary:
 def library(root: Path) -> RunLibrary:
     """The runs at `root`. Raises InputError where there is no folder, or no run in it."""
     if not root.is_dir():
-        raise InputError(f"{root}: no such folder", "Give a run directory such as runs/NAME, or the folder of all runs.")
+        raise InputError(
+            f"{root}: no such folder", "Give a run directory such as runs/NAME, or the folder of all runs."
+        )
     found = RunLibrary(root)
     if not found.paths():
         raise InputError(

@@ -88,7 +88,12 @@ def step_page(run: OpenRun, wanted: int) -> dict[str, Any]:
     rows: Sequence[dict[str, Any]] = ()
     if reading is not None and number(reading.step.get("generation")) is not None:
         rows = _slowest_completions(run.rollouts, whole(reading.step["generation"]))
-    return {"wanted": wanted, "reading": reading, "rows": rows, "alarms": [a for a in alarms(state) if a.step == wanted]}
+    return {
+        "wanted": wanted,
+        "reading": reading,
+        "rows": rows,
+        "alarms": [a for a in alarms(state) if a.step == wanted],
+    }
 
 
 def evaluation(run: OpenRun) -> dict[str, Any]:

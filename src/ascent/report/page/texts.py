@@ -1,4 +1,4 @@
-"""The page's words: English stands in the code and in the templates, other languages in tables under `translations/`."""
+"""The page's words: English stands in code and templates, other languages in tables under `translations/`."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from ascent.report.page.run_files import Stamp, stamp_of
 from ascent.report.page.visible_text import visible
 
 MOST_TOKENS = 4000
+_HEATS = (0.9, 0.6, 0.3, 0.1, 0.02)
 _LARGEST_TOKENIZER = 200_000_000  # bytes
 
 
@@ -38,8 +39,8 @@ class ShownToken:
 
     @property
     def heat(self) -> int:
-        """How unlikely the sampler thought it, from 0 (certain) to 5 (below e^-6)."""
-        return 0 if self.logp is None else min(5, int(-self.logp / 1.2))
+        """How unlikely the sampler thought it: how many of the probabilities `_HEATS` it lies below."""
+        return 0 if self.logp is None else sum(math.exp(self.logp) < bound for bound in _HEATS)
 
 
 @dataclass(slots=True)
@@ -71,7 +72,9 @@ class Tokenizers:
 
     def _newest(self) -> Path | None:
         model = self.run / "model" / "tokenizer.json"
-        checkpoints = sorted(self.run.glob("checkpoints/checkpoint-*/tokenizer.json"), key=lambda path: path.parent.name)
+        checkpoints = sorted(
+            self.run.glob("checkpoints/checkpoint-*/tokenizer.json"), key=lambda path: path.parent.name
+        )
         return next((path for path in (model, *reversed(checkpoints)) if path.is_file()), None)
 
 

@@ -33,6 +33,13 @@ def first_line(text: str, most: int = 120) -> str:
     return ""
 
 
+def in_a_line(text: str, most: int = 120) -> str:
+    """The lines of a program in one, made visible and cut."""
+    lines = [line.strip() for line in text[: 4 * most].splitlines() if line.strip()]
+    shown = visible(" ↵ ".join(lines))
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
 def _written_out(found: re.Match[str]) -> str:
     letter = found[0]
     if letter.isprintable() and letter not in _BLANKS:

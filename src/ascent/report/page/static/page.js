@@ -26,17 +26,27 @@ function traces(chart) {
 function layout(chart, marks) {
   const ink = style("--ink-soft"), grid = style("--line");
   return {
-    margin: { l: 52, r: 12, t: 6, b: 30 }, height: 220, showlegend: chart.series.length > 1,
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
+    margin: { l: 48, r: 12, t: 8, b: 26 }, height: 200, showlegend: false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 11, family: style("--sans") },
     barmode: "stack", bargap: 0.15, hovermode: "x unified", hoverlabel: { bgcolor: style("--paper"), font: { color: style("--ink") } },
     xaxis: { gridcolor: grid, zeroline: false, tickformat: "d", showspikes: true, spikemode: "across", spikethickness: 1, spikecolor: ink, spikedash: "dot" },
     yaxis: {
-      gridcolor: grid, zeroline: false, rangemode: "tozero", tickformat: chart.unit === "%" ? ".0%" : "~s",
-      ticksuffix: chart.unit === "%" || !chart.unit ? "" : ` ${chart.unit}`, automargin: true,
+      gridcolor: grid, zeroline: false, rangemode: "tozero", tickformat: chart.unit === "%" ? ".0%" : ",.3~r", automargin: true,
     },
     shapes: marks.map((x) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: style("--bad"), width: 1, dash: "dot" } })),
   };
+}
+
+function legend(chart, plot) {
+  const lines = plot.parentElement.querySelector(".lines");
+  if (chart.series.length < 2) return;
+  lines.replaceChildren(...chart.series.map((series, place) => {
+    const line = document.createElement("span"), mark = document.createElement("i");
+    mark.style.background = COLOURS[place % COLOURS.length];
+    if (series.style === "dots") mark.className = "dot";
+    line.append(mark, series.name);
+    return line;
+  }));
 }
 
 // Charts of a page are linked: what is zoomed or pointed at in one is in all.
@@ -70,6 +80,7 @@ function drawCharts() {
     for (const chart of charts) {
       const plot = document.querySelector(`[data-chart="${chart.id}"]`);
       Plotly.react(plot, traces(chart), layout(chart, marks), { displaylogo: false, displayModeBar: false, responsive: true });
+      legend(chart, plot);
       plots.push(plot);
     }
   }
