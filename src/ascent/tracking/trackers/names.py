@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,7 @@ KNOWN = (
 def named(report_to: Any) -> list[Known]:
     """Those of a setting `trainer.report_to`: a name, a list of them, `all` (what is installed), `none`, or nothing.
     Other trackers of transformers are not among them."""
-    names: Iterable[Any] = (
-        report_to if isinstance(report_to, Sequence) and not isinstance(report_to, str) else [report_to]
-    )
-    wanted = {str(name) for name in names}
+    wanted = {str(name) for name in (report_to if isinstance(report_to, list | tuple) else [report_to])}
     if "all" in wanted:
         return [known for known in KNOWN if is_installed(known)]
     return [known for known in KNOWN if known.name in wanted]

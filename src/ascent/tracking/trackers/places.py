@@ -28,9 +28,8 @@ def prepare(run: RunDirectory, trackers: Sequence[Known], environ: MutableMappin
             key, mode = _SENDING[known.name]
             if not environ.get(key) and not environ.get(mode):
                 wanted[mode] = "offline"
-                notes.append(
-                    f"{known.name} writes into {run.path / known.name} and sends nothing: neither {mode} nor {key} is set"
-                )
+                place = run.path / known.name
+                notes.append(f"{known.name} writes into {place} and sends nothing: neither {mode} nor {key} is set")
         for name, value in wanted.items():
             environ.setdefault(name, value)
     return notes

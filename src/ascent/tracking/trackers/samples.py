@@ -64,11 +64,9 @@ def _to_trackio(callback: Any, step: int, rows: Sequence[Sequence[Any]]) -> None
 
 def _to_swanlab(callback: Any, step: int, rows: Sequence[Sequence[Any]]) -> None:
     texts = ["\n\n".join(f"{name}: {value}" for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
-    captions = [str(row[1]) for row in rows]
     swanlab = callback._swanlab
-    swanlab.log(
-        {_NAME: [swanlab.Text(text, caption=each) for text, each in zip(texts, captions, strict=True)]}, step=step
-    )
+    shown = [swanlab.Text(text, caption=str(row[1])) for text, row in zip(texts, rows, strict=True)]
+    swanlab.log({_NAME: shown}, step=step)
 
 
 def _to_wandb(callback: Any, step: int, rows: Sequence[Sequence[Any]]) -> None:
