@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -251,15 +252,11 @@ def test_held_out_tasks_that_are_not_there_are_told(start_run: Callable[..., Any
 
 
 def test_a_run_measures_in_between_when_asked(start_run: Callable[..., Any]) -> None:
-    """`tracking.eval_every`: the same tasks and draws as before and after, task by task, told once a step is recorded."""
+    """`tracking.eval_every`: the same tasks and draws as before and after, told task by task."""
     run, result = start_run(max_steps=3, learning_rate=0.0, tracking={"eval_every": 1})
     lines = read_json_lines(run.evaluations)
-    assert [(line["name"], line["step"]) for line in lines] == [
-        ("before", 0),
-        ("during", 1),
-        ("during", 2),
-        ("after", 3),
-    ]
+    told = [(line["name"], line["step"]) for line in lines]
+    assert told == [("before", 0), ("during", 1), ("during", 2), ("after", 3)]
     texts = [[row["completion_ids"] for row in rows] for rows in evaluations_of(run).values()]
     assert texts[0] == texts[1] == texts[2] == texts[3], "the policy has not changed"
     for line in lines:
@@ -272,10 +269,12 @@ def test_a_run_measures_in_between_when_asked(start_run: Callable[..., Any]) -> 
 
 
 def test_a_resumed_run_does_not_measure_a_step_twice(start_run: Callable[..., Any]) -> None:
-    run, _ = start_run(max_steps=2, save_steps=2, tracking={"eval_every": 2})
-    start_run(again=True, max_steps=4, save_steps=2, tracking={"eval_every": 2})
+    settings: dict[str, Any] = {"max_steps": 3, "save_steps": 2, "tracking": {"eval_every": 2}}
+    run, _ = start_run(**settings)
+    shutil.rmtree(run.checkpoints / "checkpoint-3")
+    start_run(again=True, **settings)
     lines = read_json_lines(run.evaluations)
-    assert [(line["name"], line["step"]) for line in lines] == [("before", 0), ("after", 2), ("after", 4)]
+    assert [(line["name"], line["step"]) for line in lines] == [("before", 0), ("during", 2), ("after", 3)]
 
 
 def test_measuring_in_between_changes_nothing(start_run: Callable[..., Any], tmp_path: Path) -> None:
