@@ -14,19 +14,9 @@ from ascent.report.page.texts import language_of, texts_in
 
 PAGE = Path(charts.__file__).parent
 SPOKEN = re.compile(r"\b(?:_|say)\(\s*\"((?:[^\"\\]|\\.)*)\"")
-WORDS = "passed failed error timeout memory forbidden tampered not_run critical warn info".split()
-WORDS += [
-    "no step yet",
-    "training",
-    "silent",
-    "failed",
-    "ended",
-    "length, tokens",
-    "a step",
-    "tokens/s",
-    "pass rate",
-    "reward",
-]
+OUTCOMES = ["passed", "failed", "error", "timeout", "memory", "forbidden", "tampered", "not_run"]
+STATES = ["no step yet", "training", "silent", "failed", "ended", "critical", "warn", "info"]
+TILES = ["length, tokens", "a step", "tokens/s", "pass rate", "reward"]
 
 
 def spoken() -> set[str]:
@@ -35,7 +25,7 @@ def spoken() -> set[str]:
     found = {text for path in files for text in SPOKEN.findall(path.read_text(encoding="utf-8"))}
     assert len(found) > 200
     names = {name for _, name in slow_steps._WITNESSES} | set(slow_steps.PHASES.values())
-    return found | {text for text in charts.texts() if text} | names | set(TABS.values()) | set(WORDS)
+    return found | {text for text in charts.texts() if text} | names | set(TABS.values()) | {*OUTCOMES, *STATES, *TILES}
 
 
 def test_every_text_is_translated() -> None:
