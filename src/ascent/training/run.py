@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ascent import devices
+from ascent.alarms.alarm import Alarm
+from ascent.alarms.facts import facts_of, model_config_of
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
@@ -34,6 +36,7 @@ from ascent.training.export import save_trained_model
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
+from ascent.training.records.alarms import LiveAlarms
 from ascent.training.records.evaluations import check_evaluation_batch
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.progress import StepProgress
@@ -99,6 +102,7 @@ def train(
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         recorder = RunRecorder(run, args.process_index)
         stack.callback(recorder.close)
+        alarms = None if args.process_index else LiveAlarms(run, facts_of(config, model_config_of(folder)), say)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
@@ -108,7 +112,7 @@ def train(
             stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
-                return _train(trainer, config, tasks, judge, recorder, checkpoint, say)
+                return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
         except Exception as error:
             if error is not trainer.agreement.ended_with:
                 raise  # this process's own affair: its launcher ends the others
@@ -121,6 +125,7 @@ def _train(
     tasks: RunTasks,
     judge: CodeReward,
     recorder: RunRecorder,
+    alarms: LiveAlarms | None,
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
@@ -141,9 +146,12 @@ def _train(
     stop = StopAtStepEnd(trainer.agreement.ranks)
     trainer.add_callback(stop)
     with stop.listening(), _progress(trainer, recorder):
+        if alarms is not None:
+            alarms.watch(recorder, lambda alarm: _stop_on(alarm, config, stop))
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
-        say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
+        why = f" ({stop.why})" if stop.why else ""
+        say(f"stopped after step {trainer.state.global_step}{why}; go on with: ascent train --resume {recorder.run.path}")
         return RunResult(recorder.run, True, before, None)
     after = measure("after")
     if main and after is not None:
@@ -152,6 +160,11 @@ def _train(
     if main:
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
+
+
+def _stop_on(alarm: Alarm, config: RunConfig, stop: StopAtStepEnd) -> None:
+    if alarm.level in config.alarms.stop_on:
+        stop.ask(f"alarm {alarm.name}, for alarms.stop_on")
 
 
 def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
