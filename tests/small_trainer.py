@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ascent import devices
 from ascent.tracking.rollouts import RolloutRecord
 from ascent.training.records.recorder import EvaluationRecord, Recorder, StepRecord
+from ascent.training.records.signals.sums import GroupSums, sums_of
 
 
 class Memory:
     """A Recorder that keeps what it is told."""
+
+    tells_alarms = False
 
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
         self.progress: list[tuple[int, int]] = []
         self.evaluations: list[EvaluationRecord] = []
+        self.pending: list[GroupSums] = []
 
     def sampled(self, done: int, total: int) -> None:
         self.progress.append((done, total))
 
     def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
         self.generations.append((number, list(records), False))
+        self.pending += sums_of(records)
+
+    def expect(self, programs: Sequence[tuple[str, str]]) -> None: ...
+
+    def take_signals(self) -> Sequence[GroupSums]:
+        taken, self.pending = self.pending, []
+        return taken
 
     def next_evaluation(self) -> int:
         return 0
@@ -35,8 +46,9 @@ class Memory:
 
     def settle(self) -> None: ...
 
-    def step(self, record: StepRecord) -> None:
+    def step(self, record: StepRecord) -> Mapping[str, float]:
         self.steps.append(record)
+        return {}
 
 
 def vowels(completions: list[str], **_: Any) -> list[float]:

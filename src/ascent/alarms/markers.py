@@ -39,7 +39,7 @@ _BROAD = frozenset({"Exception", "BaseException", "AssertionError", "SystemExit"
 
 
 def markers(
-    program: str, tests: Sequence[Test], *, entry_point: str | None = None, language: str = "python"
+    program: str, tests: Sequence[Test], entry_point: str | None = None, language: str = "python"
 ) -> tuple[str, ...]:
     """The sorted names of what stands out in a program's source; `tests` are the visible ones of its task.
 

@@ -105,6 +105,10 @@ def evaluate(trainer: GRPOTrainer, reward: CodeReward, tasks: Sequence[Task], *,
             order = {task.id: place for place, task in enumerate(tasks)}
             found = Evaluation(tuple(sorted(results, key=lambda result: order[result.task_id])), evaluation.step)
             evaluation.metrics |= {"greedy": found.greedy, "sampled": found.sampled}
+            evaluation.results = {
+                result.task_id: {"greedy": result.greedy, "sampled": result.sampled, "samples": samples}
+                for result in found.results
+            }
     finally:
         trainer.model.train(was_training)
     return found
@@ -195,8 +199,8 @@ def _sample_batch(
     batch.completions = trainer.sample(batch.groups, judge)
     batch.texts = [texts[place] for place in range(len(rows))]
     batch.scores = [
-        reward.score(futures[place].result(), reward.program(rows[place]["task_id"], texts[place]))
-        for place in range(len(rows))
+        reward.score(futures[place].result(), reward.program(task.id, texts[place]), len(task.visible_tests))
+        for place, task in enumerate(of_places)
     ]
     batch.totals = [score.total for score in batch.scores]
     batch.rewards = [{reward.__name__: total} for total in batch.totals]

@@ -12,6 +12,7 @@ from typing import Any, cast
 from ascent import devices
 from ascent.alarms.alarm import Alarm
 from ascent.alarms.facts import facts_of, model_config_of
+from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
@@ -29,16 +30,18 @@ from ascent.sandbox import Sandbox
 from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
+from ascent.tracking.task_file import record_tasks
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engines.settings import from_config
-from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
+from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
+from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.alarms import LiveAlarms
-from ascent.training.records.evaluations import check_evaluation_batch
 from ascent.training.records.out_of_memory import explain_out_of_memory
+from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
 from ascent.training.trainer import GRPOTrainer
@@ -83,7 +86,7 @@ def train(
         tokenizer,
         context=config.rollout.max_model_len or context,
         completion=args.max_completion_length or 1,
-        shown=config.tracking.eval_tasks if config.tracking.evaluate or _trl_evaluates(args) else 0,
+        shown=config.tracking.eval_tasks if config.tracking.evaluate or trl_evaluates(args) else 0,
     )
     for note in tasks.notes:
         say(f"note: {note}")
@@ -93,16 +96,21 @@ def train(
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
-        _check_held_out(tasks, args)
+        check_held_out(tasks, config.tracking, args)
         if args.process_index == 0:
             record_origin(run, config, folder, tasks, checkpoint=checkpoint)
+            step = 0 if checkpoint is None else run_directory.step_of(checkpoint)
+            record_tasks(run.tasks, tasks.train, tasks.held_out, step=step)
         opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
-        recorder = RunRecorder(run, args.process_index)
+        notes = ProgramNotes(inputs.tasks, judge.audited, markers)
+        recorder = RunRecorder(run, args.process_index, notes, tells_alarms=True)
         stack.callback(recorder.close)
-        alarms = None if args.process_index else LiveAlarms(run, facts_of(config, model_config_of(folder)), say)
+        alarms = LiveAlarms(run, facts_of(config, model_config_of(folder)), say) if args.process_index == 0 else None
+        if alarms is not None:
+            alarms.watch(recorder)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
@@ -129,16 +137,11 @@ def _train(
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
-    def measure(when: str) -> Evaluation | None:
-        if not config.tracking.evaluate or not tasks.held_out or trainer.engine is None:
-            return None
-        result = evaluate(trainer, judge, tasks.held_out, samples=config.tracking.eval_samples, name=when)
-        say(f"held-out pass rate {when}: greedy {result.greedy:.1%}, sampled {result.sampled:.1%}")
-        return result
-
+    held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
+    trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process
     if checkpoint is None:
-        before = measure("before")
+        before = held_out.measure("before")
         if main and before is not None:  # kept now, so that a run that is resumed can still compare
             save_evaluations(recorder.run, before, None)
     else:
@@ -147,13 +150,13 @@ def _train(
     trainer.add_callback(stop)
     with stop.listening(), _progress(trainer, recorder):
         if alarms is not None:
-            alarms.watch(recorder, lambda alarm: _stop_on(alarm, config, stop))
+            alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
-        why = f" ({stop.why})" if stop.why else ""
-        say(f"stopped after step {trainer.state.global_step}{why}; go on with: ascent train --resume {recorder.run.path}")
+        why, command = f" ({stop.why})" if stop.why else "", f"ascent train --resume {recorder.run.path}"
+        say(f"stopped after step {trainer.state.global_step}{why}; go on with: {command}")
         return RunResult(recorder.run, True, before, None)
-    after = measure("after")
+    after = held_out.measure("after")
     if main and after is not None:
         save_evaluations(recorder.run, before, after)
     save_trained_model(trainer, recorder.run, config)
@@ -228,7 +231,7 @@ def _trainer(
         list(rewards),
         args,
         train_dataset=to_dataset(tasks.train),
-        eval_dataset=to_dataset(tasks.held_out) if _trl_evaluates(args) else None,
+        eval_dataset=to_dataset(tasks.held_out) if trl_evaluates(args) else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,
@@ -283,21 +286,6 @@ def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:
         )
 
 
-def _trl_evaluates(args: GRPOConfig) -> bool:
-    """Whether TRL evaluates too, in between."""
-    return args.eval_strategy != "no" or args.eval_on_start
-
-
-def _check_held_out(tasks: RunTasks, args: GRPOConfig) -> None:
-    if _trl_evaluates(args):
-        if not tasks.held_out:
-            raise InputError(
-                "trainer.eval_strategy and trainer.eval_on_start evaluate on held-out tasks, but there are none",
-                "Hold some out with tasks.held_out.",
-            )
-        check_evaluation_batch(args, args.num_generations_eval or args.num_generations or 1)
-
-
 def _model_dtype(args: GRPOConfig) -> str:
     init: Any = args.model_init_kwargs
     return str(init["dtype"])
@@ -346,7 +334,7 @@ def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
 
     trainer.remove_callback(PrinterCallback)  # the steps are shown here
     with StepProgress() as progress:
-        recorder.watchers.append(progress.step)
+        recorder.watchers.insert(0, progress.step)  # an alarm is told below its step
         recorder.on_sampled = progress.sampled
         yield
 

@@ -26,9 +26,9 @@ class LiveAlarms:
     """
 
     def __init__(self, run: RunDirectory, facts: RunFacts, tell: Callable[[str], None]) -> None:
-        """`tell` prints a text."""
+        """`tell` prints a text; `heard` is given each new alarm."""
         self._run, self._tell = run, tell
-        self._heard: Callable[[Alarm], None] = lambda alarm: None
+        self.heard: Callable[[Alarm], None] = lambda alarm: None
         evaluations = read_json_lines(run.evaluations)
         before, self._fold = fold(read_json_lines(run.metrics), facts, evaluations)
         told = {(line.get("name"), line.get("step")) for line in read_json_lines(run.alarms)}
@@ -36,9 +36,8 @@ class LiveAlarms:
             if (alarm.name, alarm.step) not in told:
                 self._keep(alarm)
 
-    def watch(self, recorder: RunRecorder, heard: Callable[[Alarm], None]) -> None:
-        """Judge what this recorder is told from now on; `heard` is given each new alarm."""
-        self._heard = heard
+    def watch(self, recorder: RunRecorder) -> None:
+        """Judge what this recorder is told from now on."""
         recorder.watchers.append(self.step)
         recorder.evaluation_watchers.append(self.evaluation)
 
@@ -47,7 +46,7 @@ class LiveAlarms:
         for alarm in self._fold.take(record.to_json()):
             shown = self._keep(alarm)
             self._tell(alarm_text(shown, samples=_SHOWN))
-            self._heard(shown)
+            self.heard(shown)
         return self._fold.figures()
 
     def evaluation(self, record: EvaluationRecord) -> None:
