@@ -34,7 +34,9 @@ def _hollow(figures: Figures, facts: RunFacts) -> list[str]:
 def _untrue(figures: Figures, facts: RunFacts) -> list[str]:
     mends = ["Read the samples of high reward: a part is paid for that isn't the goal."]
     if not facts.only_code:
-        mends.append("Lower the weight of the reward functions beside the tests (reward.functions), or bound what they add.")
+        mends.append(
+            "Lower the weight of the reward functions beside the tests (reward.functions), or bound what they add."
+        )
     if facts.reward_tests == "visible":
         mends.append("Pay for hidden tests too: reward.tests=both.")
     return [*mends, *_beta_for_weak_tests(facts)]
@@ -75,7 +77,9 @@ def _falls(figures: Figures, facts: RunFacts) -> list[str]:
 def _collapse(figures: Figures, facts: RunFacts) -> list[str]:
     mends = [*_lower_rate(facts, most=5), *_temperature(facts)]
     if facts.epsilon_high is not None and facts.epsilon_high < CLIP_HIGHER:
-        mends.append(f"Raise trainer.epsilon_high from {facts.epsilon_high:g} to {CLIP_HIGHER:g}: rare tokens may gain more.")
+        mends.append(
+            f"Raise trainer.epsilon_high from {facts.epsilon_high:g} to {CLIP_HIGHER:g}: rare tokens may gain more."
+        )
     return [*mends, "Give entropy a weight of its own (trainer.entropy_coef, 0.001 to begin with).", _BACK]
 
 
@@ -95,7 +99,7 @@ def _length(figures: Figures, facts: RunFacts) -> list[str]:
         mends.append(f"Length and reward correlate by {correlation:.2f} within groups: see what pays for length.")
     if figures["clipped_ratio"] > 0.1:
         mends += [
-            f"Raise trainer.max_completion_length above {facts.max_completion_length}, if the samples end in the middle.",
+            f"If the samples end in the middle, raise trainer.max_completion_length ({facts.max_completion_length} now).",
             "Leave cut completions out of the loss: trainer.mask_truncated_completions=true.",
         ]
     return [*mends, "Read samples of before and after: what do the further tokens say?"]
@@ -106,7 +110,10 @@ def _drift(figures: Figures, facts: RunFacts) -> list[str]:
 
 
 def _ratio(figures: Figures, facts: RunFacts) -> list[str]:
-    return [*_lower_rate(facts), "Make fewer updates of a generation (trainer.num_iterations, trainer.steps_per_generation)."]
+    return [
+        *_lower_rate(facts),
+        "Make fewer updates of a generation (trainer.num_iterations, trainer.steps_per_generation).",
+    ]
 
 
 def _few(figures: Figures, facts: RunFacts) -> list[str]:
@@ -122,8 +129,8 @@ def _mismatch(figures: Figures, facts: RunFacts) -> list[str]:
     warmth = "" if facts.temperature is None else f" (trainer.temperature is {facts.temperature:g})"
     return [
         "See whether the sampler has the trainer's weights: rollout.verify=true checks each update.",
-        f"See whether both sides have the same temperature{warmth}, top_p 1 and top_k 0; generation_kwargs and a server's "
-        "own settings count too.",
+        f"See whether both sides have the same temperature{warmth}, top_p 1 and top_k 0; generation_kwargs and the "
+        "settings of a server count too.",
         "Sample in the precision that is trained in: rollout.dtype.",
     ]
 
@@ -153,11 +160,16 @@ def _slower(figures: Figures, facts: RunFacts) -> list[str]:
 
 
 def _unjudged(figures: Figures, facts: RunFacts) -> list[str]:
-    return ["Run `ascent sandbox check`, and look at free disk, memory and processes.", "See the column `error` of the rollouts."]
+    return [
+        "Run `ascent sandbox check`, and look at free disk, memory and processes.",
+        "See the column `error` of the rollouts.",
+    ]
 
 
 def _room(figures: Figures, facts: RunFacts) -> list[str]:
-    return [f"Lower trainer.max_completion_length to about {2 * figures['longest']:.0f}; more sequences fit then at once."]
+    return [
+        f"Lower trainer.max_completion_length to about {2 * figures['longest']:.0f}; more sequences fit then at once."
+    ]
 
 
 def _lower_rate(facts: RunFacts, most: int = 2) -> list[str]:
@@ -175,7 +187,11 @@ def _raise_beta(facts: RunFacts) -> list[str]:
 
 
 def _beta_for_weak_tests(facts: RunFacts) -> list[str]:
-    return [] if facts.beta else [f"Where the tests are weak, pull back to the reference: trainer.beta={WEAK_TESTS_BETA:g}."]
+    return (
+        []
+        if facts.beta
+        else [f"Where the tests are weak, pull back to the reference: trainer.beta={WEAK_TESTS_BETA:g}."]
+    )
 
 
 def _temperature(facts: RunFacts) -> list[str]:

@@ -24,7 +24,8 @@ _LEAVES = frozenset({"os._exit", "os.abort", "os.kill", "os.killpg", "signal.rai
 _EXITS = frozenset({"exit", "quit", "sys.exit"})  # ordinary ends of a program that reads standard input
 _READS = frozenset(
     {
-        "open", "io.open", "os.open", "os.listdir", "os.scandir", "os.walk", "os.popen", "os.system", "glob.glob", "sys._getframe",
+        "open", "io.open", "os.open", "os.listdir", "os.scandir", "os.walk", "os.popen", "os.system", "glob.glob",
+        "sys._getframe",
         "inspect.stack", "inspect.currentframe", "inspect.getsource", "inspect.getouterframes", "gc.get_objects",
         "gc.get_referrers", "traceback.extract_stack", "linecache.getline", "linecache.getlines", "ctypes.CDLL",
     }
@@ -178,7 +179,9 @@ def _ignores_arguments(text: ProgramText, entry_point: str) -> bool:
     if function is None:
         return False
     given = function.args
-    names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if each}
+    names = {
+        each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if each
+    }
     names -= {"self", "cls"}
     inside = [node for statement in function.body for node in ast.walk(statement)]
     returns = any(

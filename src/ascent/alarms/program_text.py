@@ -1,4 +1,4 @@
-"""A parsed program with what is asked of it again and again: its nodes, its imports, the full names of what it calls."""
+"""A parsed program with what is asked of it again and again: nodes, imports, the full names of what it calls."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from ascent.sandbox.types import AssertTest, FunctionTest, StdioTest, Test
 Key: TypeAlias = Any  # hashable; equal for values that a program would take for equal
 _SMALL = 2  # whole numbers up to this, and what is empty, are edge cases that honest programs name too
 _FORMS = frozenset({"repr", "str", "tuple", "list", "sorted", "set", "frozenset", "int", "float", "map", "json.dumps"})
-_TEXT_METHODS = frozenset({"strip", "rstrip", "lstrip", "lower", "split", "splitlines", "read", "readline", "readlines"})
+_TEXT_METHODS = frozenset(
+    {"strip", "rstrip", "lstrip", "lower", "split", "splitlines", "read", "readline", "readlines"}
+)
 _MOST_PASSES = 10  # through a program's assignments
 
 
@@ -34,9 +36,7 @@ def special_cases(text: ProgramText, tests: Sequence[Test]) -> bool:
         return True
     if any(len(values) > 1 and not constants.isdisjoint(_keys(values)) for values in inputs):
         return True
-    return len(inputs) > 1 and all(
-        all(not constants.isdisjoint(_keys(value)) for value in values) for values in inputs
-    )
+    return len(inputs) > 1 and all(all(not constants.isdisjoint(_keys(value)) for value in values) for values in inputs)
 
 
 def _inputs(test: Test) -> Iterator[tuple[Any, ...]]:
@@ -205,7 +205,9 @@ def _key(value: Any) -> Key:
         return "set", frozenset(map(_key, value))
     if isinstance(value, dict):
         return "table", frozenset((_key(key), _key(each)) for key, each in value.items())
-    return ("text" if isinstance(value, str) else type(value).__name__ if isinstance(value, bool | bytes) else "value"), value
+    return (
+        "text" if isinstance(value, str) else type(value).__name__ if isinstance(value, bool | bytes) else "value"
+    ), value
 
 
 def _read(word: str) -> Any:

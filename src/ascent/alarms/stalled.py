@@ -1,4 +1,4 @@
-"""Has a run stopped writing? Asked by whoever looks at a run that is still going on; a fold over lines can't know it."""
+"""Has a run stopped writing? Asked by whoever looks at a run that goes on; a fold over lines can't know it."""
 
 from __future__ import annotations
 

@@ -113,8 +113,9 @@ class Collapse(Rule):
             return None
         return Firing(
             "warn",
-            f"entropy is at {percent(ratio)} of what it was ({self._entropy.median:.3g}), {percent(self._distinct.median)} "
-            f"of a group's programs differ, {percent(self._passed.median)} pass, and the reward gains nothing",
+            f"entropy is at {percent(ratio)} of what it was ({self._entropy.median:.3g}), "
+            f"{percent(self._distinct.median)} of a group's programs differ, {percent(self._passed.median)} pass, and "
+            "the reward gains nothing",
             self._streak.since,
             f"four conditions together, in {self._streak.length} steps in a row",
             {"entropy_ratio": ratio, "distinct_share": self._distinct.median, "pass_rate": self._passed.median},
@@ -152,13 +153,14 @@ class RewardFalls(Rule):
         holds = moved.size <= -self.FALL * span and moved.z <= -self.Z
         if self._streak.take(holds, line.step) < self.STEPS:
             return None
+        best = sum(self._best) / len(self._best)
         return Firing(
             "warn",
-            f"the reward is {self._now.mean:.3g} in the last {self.NOW} steps, after {sum(self._best) / len(self._best):.3g} "
-            f"in the {len(self._best)} up to step {self._best_step}",
+            f"the reward is {self._now.mean:.3g} in the last {self.NOW} steps, after {best:.3g} in the "
+            f"{len(self._best)} up to step {self._best_step}",
             self._streak.since,
             f"{-moved.z:.1f} standard errors, in {self._streak.length} steps in a row",
-            {"reward": self._now.mean, "best": sum(self._best) / len(self._best), "best_step": self._best_step},
+            {"reward": self._now.mean, "best": best, "best_step": self._best_step},
         )
 
     def _settle(self, reward: float, step: int) -> None:
@@ -192,7 +194,7 @@ class Repetition(Rule):
             return None
         return Firing(
             "warn",
-            f"{percent(found / of)} of the completions say one token or phrase again and again ({found:.0f} of {of:.0f})",
+            f"{percent(found / of)} of the completions say one token or phrase over and over ({found:.0f} of {of:.0f})",
             self._streak.since,
             "counted, not estimated",
             {"repeated_share": found / of, "repeated": found},

@@ -44,8 +44,8 @@ class Length(Rule):
         streak = self._cut if cut >= self.STEPS else self._grown
         return Firing(
             "warn",
-            f"completions have {now:.0f} tokens (median of 10 steps), after {before:.0f}; {percent(clipped)} are cut off, "
-            f"after {percent(cut_before)}"
+            f"completions have {now:.0f} tokens (median of 10 steps), after {before:.0f}; {percent(clipped)} are cut "
+            f"off, after {percent(cut_before)}"
             + (f"; within a group length and reward correlate by {correlation:.2f}" if correlation is not None else ""),
             streak.since,
             f"in {streak.length} steps in a row",

@@ -46,7 +46,7 @@ class Slower(Rule):
         if found is None and preempted >= self.PREEMPTED:
             return Firing(
                 "warn",
-                f"sequences were preempted in {preempted} steps in a row: the KV cache is too small for what runs at once",
+                f"sequences were preempted in {preempted} steps in a row: the KV cache is too small for them all",
                 self._preempted.since,
                 "counted, not estimated",
                 {"preemptions": line.number("engine.preemptions") or 0.0},
@@ -76,7 +76,9 @@ class Slower(Rule):
         felt = self._felt(line, ratios)
         found = None
         for name, ratio in sorted(ratios.items(), key=lambda each: -each[1]):
-            others = [other for each, other in ratios.items() if each not in (name, "programs") and felt.get(each, 0) > 0]
+            others = [
+                other for each, other in ratios.items() if each not in (name, "programs") and felt.get(each, 0) > 0
+            ]
             alike = max(1.0, statistics.median(others)) if others else 1.0
             apart = ratio > self.TIMES and ratio > self.ALIKE * alike and felt[name] >= self.FELT
             if self._streaks[name].take(apart, line.step) >= self.STEPS and found is None:

@@ -34,7 +34,10 @@ class HollowPasses(Rule):
         passers, hollow = line.column("passers_known"), line.column("hollow")
         shares = [found / of for of, found in zip(passers, hollow, strict=False) if of and found is not None]
         self._groups += len(shares)
-        self._recent = [*self._recent[-9:], (line.number("signals/hollow") or 0, line.number("signals/passers_known") or 0)]
+        self._recent = [
+            *self._recent[-9:],
+            (line.number("signals/hollow") or 0, line.number("signals/passers_known") or 0),
+        ]
         alarm = self._evidence.take(shares, line.step)
         if not alarm or self._groups < self.LEAST_GROUPS:
             return None
@@ -52,7 +55,9 @@ class HollowPasses(Rule):
     def not_judged(self) -> str | None:
         """See Rule."""
         if (why := super().not_judged()) is None and self._groups < self.LEAST_GROUPS:
-            return f"it takes {self.LEAST_GROUPS} groups with a program that passes all visible tests, not {self._groups}"
+            return (
+                f"it takes {self.LEAST_GROUPS} groups with a program that passes all visible tests, not {self._groups}"
+            )
         return why
 
 

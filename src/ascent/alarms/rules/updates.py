@@ -1,8 +1,10 @@
-"""Are the updates sound? Rules about divergence from the reference, clipping, importance weights, and finite numbers."""
+"""Are the updates sound? Rules about the reference, clipping, importance weights, and numbers that aren't finite."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from ascent.alarms.alarm import Firing
 from ascent.alarms.facts import RunFacts
@@ -87,8 +89,8 @@ class Ratio(Rule):
             return None
         return Firing(
             "warn",
-            f"the gradient's norm was over {self.JUMP:.0f} times its median of 50 steps in {jumps:.0f} of {self.OF} steps "
-            f"({norm:.3g} now, usual {self._norms.median:.3g})",
+            f"the gradient's norm was over {self.JUMP:.0f} times its median of 50 steps in {jumps:.0f} of {self.OF} "
+            f"steps ({norm:.3g} now, usual {self._norms.median:.3g})",
             line.step - self.OF + 1,
             "counted, not estimated",
             {"grad_norm": norm, "usual_grad_norm": self._norms.median},
@@ -123,7 +125,7 @@ class FewEffective(Rule):
         streak = self._fewer if fewer >= self.FEWER_GENERATIONS else self._few
         return Firing(
             "critical" if fewer >= self.FEWER_GENERATIONS else "warn",
-            f"the importance weights of {count:.0f} sequences are worth {share * count:.0f} equal ones ({percent(share)})",
+            f"the importance weights of {count:.0f} sequences are worth those of {share * count:.0f} ({percent(share)})",
             streak.since,
             f"in {streak.length} generations in a row",
             {"ess": share, "completions": count},
@@ -140,7 +142,8 @@ class Mismatch(Rule):
     needs = ("sampling/sampling_logp_difference/mean",)
     least = 3
     hard = True
-    LIMIT = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.02}  # mean |difference| of a token, in nats
+    # mean |difference| of a token, in nats
+    LIMIT: ClassVar[Mapping[str, float]] = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.02}
     FINE, TIMES, FIRST, GENERATIONS = 2e-5, 5.0, 10, 3
 
     def __init__(self, facts: RunFacts) -> None:
@@ -165,8 +168,8 @@ class Mismatch(Rule):
             return None
         return Firing(
             "critical",
-            f"sampler and trainer give a token log-probabilities that differ by {mean:.3g} on average; in {precision} up "
-            f"to {limit:g} is rounding" + ("" if usual is None else f", and {usual:.3g} was usual at first"),
+            f"sampler and trainer give a token log-probabilities that differ by {mean:.3g} on average; in {precision} "
+            f"up to {limit:g} is rounding" + ("" if usual is None else f", and {usual:.3g} was usual at first"),
             self._streak.since,
             f"in {self._streak.length} generations in a row",
             {"difference": mean, "limit": limit, **({} if usual is None else {"usual": usual})},
@@ -206,11 +209,14 @@ class NotFinite(Rule):
             shares["signals/logps_not_finite"] = logps
         if not wrong and not shares:
             return None
-        told = [*wrong, *(f"{name.partition('/')[2]} of {percent(share)} of the completions" for name, share in shares.items())]
+        told = [
+            *wrong,
+            *(f"{name.partition('/')[2]} of {percent(share)} of the completions" for name, share in shares.items()),
+        ]
         return Firing(
             "critical",
             f"not a finite number: {', '.join(told)}",
             line.step,
             "certain",
-            {**{name: 1.0 for name in wrong}, **shares},
+            {**dict.fromkeys(wrong, 1.0), **shares},
         )

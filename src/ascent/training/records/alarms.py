@@ -9,7 +9,7 @@ from dataclasses import replace
 from ascent.alarms.alarm import Alarm
 from ascent.alarms.evidence import evidence
 from ascent.alarms.facts import RunFacts
-from ascent.alarms.fold import Fold, fold
+from ascent.alarms.fold import fold
 from ascent.alarms.showing import alarm_text
 from ascent.tracking.run_directory import RunDirectory, append_json_line, read_json_lines
 from ascent.training.records.recorder import EvaluationRecord, RunRecorder, StepRecord
