@@ -62,13 +62,13 @@ def coarse_vowels(completions: list[str], **_: Any) -> list[float]:
 
 
 def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness` of the trainer. It
-    evaluates on `evaluated` rows."""
+    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness`, `verify` of the
+    trainer. It evaluates on `evaluated` rows."""
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config, staleness, evaluated = (
+    reward, engine, peft_config, staleness, evaluated, verify = (
         settings.pop(name, default)
         for name, default in (
             ("reward", vowels),
@@ -76,6 +76,7 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
             ("peft_config", None),
             ("staleness", 0),
             ("evaluated", 0),
+            ("verify", True),
         )
     )
     arguments: dict[str, Any] = {
@@ -105,4 +106,5 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
         engine=engine,
         peft_config=peft_config,
         staleness=staleness,
+        verify=verify,
     )

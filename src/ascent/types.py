@@ -101,7 +101,8 @@ class Completion:
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a completion earned. `total` is None when it could not be judged (the sample is then masked). The first
-    `visible_tests` of the verdict's outcomes are of visible tests, the others of hidden ones; None where nobody says."""
+    `visible_tests` of the verdict's outcomes are of visible tests, the others of hidden ones; None where nobody
+    says."""
 
     total: float | None
     parts: dict[str, float] = field(default_factory=dict)

@@ -99,7 +99,7 @@ def _length(figures: Figures, facts: RunFacts) -> list[str]:
         mends.append(f"Length and reward correlate by {correlation:.2f} within groups: see what pays for length.")
     if figures["clipped_ratio"] > 0.1:
         mends += [
-            f"If the samples end in the middle, raise trainer.max_completion_length ({facts.max_completion_length} now).",
+            f"Raise trainer.max_completion_length ({facts.max_completion_length} now), if samples end in the middle.",
             "Leave cut completions out of the loss: trainer.mask_truncated_completions=true.",
         ]
     return [*mends, "Read samples of before and after: what do the further tokens say?"]

@@ -40,8 +40,9 @@ class HeldOut:
         own or is to end soon."""
         every, state = self.section.eval_every, self.trainer.state
         ends = state.global_step >= state.max_steps or self.trainer.control.should_training_stop
-        if every is not None and state.global_step % every == 0 and not ends:
-            self.measure("during")
+        if every is not None and state.global_step % every == 0 and not ends and (found := self.measure("during")):
+            for name in ("greedy", "sampled"):  # for trackers, with the step that is about to be logged
+                self.trainer._metrics["train"][f"held_out/{name}"].append(getattr(found, name))
 
 
 def trl_evaluates(args: GRPOConfig) -> bool:

@@ -31,6 +31,9 @@ from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
+from ascent.tracking.trackers.guard import Beside, guard
+from ascent.tracking.trackers.names import named
+from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
@@ -137,6 +140,8 @@ def _train(
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
+    beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
+    guard(trainer.callback_handler.callbacks, named(trainer.args.report_to), beside)
     held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
     trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process
@@ -185,6 +190,8 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     given = dict(config.trainer)
     defaults: dict[str, Any] = {
         "report_to": "none",
+        "run_name": run.path.name,
+        "project": PROJECT,
         "disable_tqdm": True,
         "logging_steps": 1,
         "save_strategy": "steps",

@@ -341,9 +341,7 @@ class GRPOTrainer(Updating):
 
     def _finish_step(self, grad_norm: Any) -> None:
         self._clock.base("other")
-        signals = self._kept.settle(
-            sampled=self._sampled_since_step and not self._plain
-        )  # before rank 0 writes its line
+        signals = self._kept.settle(sampled=self._sampled_since_step and not self._plain)  # before any rank tells
         times = self._clock.finish_step(self._reward_seconds)
         loss = float(self.accelerator.gather(self._step_metrics.take_loss()).mean())
         engine = self._engine_stats() if self._sampled_since_step else None

@@ -125,7 +125,7 @@ class FewEffective(Rule):
         streak = self._fewer if fewer >= self.FEWER_GENERATIONS else self._few
         return Firing(
             "critical" if fewer >= self.FEWER_GENERATIONS else "warn",
-            f"the importance weights of {count:.0f} sequences are worth those of {share * count:.0f} ({percent(share)})",
+            f"the importance weights of {count:.0f} sequences are worth {share * count:.0f} alike ({percent(share)})",
             streak.since,
             f"in {streak.length} generations in a row",
             {"ess": share, "completions": count},
