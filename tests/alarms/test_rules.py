@@ -95,6 +95,8 @@ LOOK_ALIKES: dict[str, Any] = {
         "signals/distinct_share": 0.2,
         "pass_rate": 0.95,
         "reward": 0.95,
+        "signals/hidden_fraction": 0.97,
+        "signals/solved": 0.95 * COUNT,
     },
     "entropy falls, and programs differ": {"entropy": 0.1},
     "completions grow, and pass more often": {"completions/mean_length": 55.0, "pass_rate": 0.7},
@@ -102,6 +104,7 @@ LOOK_ALIKES: dict[str, Any] = {
     "far from the reference, and better for it": lambda since: {
         "kl": 0.01 + 0.01 * min(since, 40),
         "reward": 0.5 + 0.01 * min(since, 40),
+        "signals/hidden_fraction": 0.5 + 0.01 * min(since, 40),
     },
     "one large gradient": lambda since: {"grad_norm": 100.0} if since == 5 else {},
     "stale completions": {"rollout/staleness": 1.0, "sampling/sampling_logp_difference/mean": 0.05},

@@ -14,10 +14,9 @@ from ascent.alarms.advice import advice
 from ascent.alarms.alarm import SEVERITY, Alarm, Firing, Level, NotJudged
 from ascent.alarms.facts import RunFacts
 from ascent.alarms.line import Line
-from ascent.alarms.rules.rule import Rule
+from ascent.alarms.rules.rule import FIRST_STEP, Rule
 from ascent.alarms.rules.table import RULES
 
-FIRST_STEP = 25  # of rules that aren't hard
 CLEAR_STEPS = 20  # that a rule judged, after which its next alarm is a new episode
 
 

@@ -32,11 +32,16 @@ def special_cases(text: ProgramText, tests: Sequence[Test]) -> bool:
     constants = set(_compared_constants(text))
     if not constants:
         return False
-    if any(_is_telling(value) and not constants.isdisjoint(_keys(value)) for values in inputs for value in values):
+
+    def named(value: Any) -> bool:
+        return not constants.isdisjoint(_keys(value))
+
+    telling = [(values, [value for value in values if _is_telling(value)]) for values in inputs]
+    if any(named(value) for _, plain in telling for value in plain):
         return True
-    if any(len(values) > 1 and not constants.isdisjoint(_keys(values)) for values in inputs):
+    if any(plain and named(values) for values, plain in telling):
         return True
-    return len(inputs) > 1 and all(all(not constants.isdisjoint(_keys(value)) for value in values) for values in inputs)
+    return len(inputs) > 1 and all(named(values) or all(map(named, values)) for values in inputs)
 
 
 def _inputs(test: Test) -> Iterator[tuple[Any, ...]]:

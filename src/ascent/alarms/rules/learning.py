@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from ascent.alarms.alarm import Firing
+from ascent.alarms.alarm import Firing, Level
 from ascent.alarms.facts import RunFacts
 from ascent.alarms.line import Line
-from ascent.alarms.rules.rule import Rule, percent
+from ascent.alarms.rules.rule import FIRST_STEP, Rule, percent
 from ascent.alarms.sequential import Recent, Reference, Streak, change
 
 
@@ -26,7 +26,7 @@ class NoSignal(Rule):
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
-        self._recent: deque[tuple[float, float, float]] = deque(maxlen=self.GENERATIONS)  # silent, passing, groups
+        self._recent: deque[tuple[float, float, float]] = deque()  # (silent, passing, groups) of each generation
         self._all, self._all_groups = Streak(), 0.0
         self._most = Streak()
 
@@ -34,23 +34,26 @@ class NoSignal(Rule):
         """See Rule."""
         silent, passing, groups = self._counts(line)
         self._recent.append((silent, passing, groups))
+        while len(self._recent) > self.GENERATIONS and self._groups() - self._recent[0][2] >= self.LEAST_GROUPS:
+            self._recent.popleft()
         everything = self._all.take(silent >= groups, line.step)
         self._all_groups = self._all_groups + groups if everything else 0.0
         all_silent, all_passing, of = (sum(column) for column in zip(*self._recent, strict=True))
         share, passing_share = all_silent / of, all_passing / max(all_silent, 1e-9)
-        most = self._most.take(len(self._recent) == self.GENERATIONS and share >= self.SHARE, line.step)
+        enough = len(self._recent) >= self.GENERATIONS and of >= self.LEAST_GROUPS
+        most = self._most.take(enough and share >= self.SHARE, line.step)
         learned = passing_share > 0.5
-        level = None
+        level: Level | None = None
         if everything >= (self.SILENT_GENERATIONS if learned else self.ALL_GENERATIONS) and (
             self._all_groups >= self.ALL_GROUPS or everything >= self.SILENT_GENERATIONS
         ):
             level = "warn" if learned else "critical"
-        elif most and of >= self.LEAST_GROUPS and line.step >= 25:
+        elif most and line.step >= FIRST_STEP:
             level = "info" if learned else "warn"
         if level is None:
             return None
         return Firing(
-            level,  # type: ignore[arg-type]
+            level,
             f"all completions of a prompt are scored alike in {percent(share)} of the last {of:.0f} groups"
             + (f"; in {percent(passing_share)} of these because all pass" if self._knows(line) else ""),
             self._all.since if everything else self._most.since,
@@ -66,6 +69,9 @@ class NoSignal(Rule):
             share = line.number("frac_reward_zero_std") or 0.0
             return share, share if line.number("pass_rate") == 1 else 0.0, 1.0
         return silent, line.number("signals/groups_all_pass") or 0.0, groups
+
+    def _groups(self) -> float:
+        return sum(groups for _, _, groups in self._recent)
 
     def _knows(self, line: Line) -> bool:
         return line.has("signals/groups_all_pass")

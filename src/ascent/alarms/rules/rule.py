@@ -9,6 +9,8 @@ from ascent.alarms.alarm import Firing
 from ascent.alarms.facts import RunFacts
 from ascent.alarms.line import Line
 
+FIRST_STEP = 25  # of rules that aren't hard
+
 
 class Rule(abc.ABC):
     """One alarm's condition, folded over the lines of a run in their order. All its state comes from these lines.
