@@ -23,6 +23,7 @@ class Memory:
         self.progress: list[tuple[int, int]] = []
         self.evaluations: list[EvaluationRecord] = []
         self.pending: list[GroupSums] = []
+        self.found: dict[str, float] = {}  # what watchers find in every step
 
     def sampled(self, done: int, total: int) -> None:
         self.progress.append((done, total))
@@ -48,7 +49,7 @@ class Memory:
 
     def step(self, record: StepRecord) -> Mapping[str, float]:
         self.steps.append(record)
-        return {}
+        return self.found
 
 
 def vowels(completions: list[str], **_: Any) -> list[float]:

@@ -28,7 +28,7 @@ def add(verbs: Verbs) -> None:
         "--trackers",
         default="",
         metavar="NAMES",
-        help="also try these trackers without a network: wandb,tensorboard,...",
+        help="also try these trackers without a network, such as wandb,mlflow",
     )
     verb.add_argument("--need-gib", type=float, metavar="GIB", help="device memory that must be free")
     verb.add_argument("--sleep-mode", action="store_true", default=None, help="the run will use vLLM's sleep mode")
