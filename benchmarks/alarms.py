@@ -12,6 +12,7 @@ series of 1,000 steps (`planted/healthy_series.py`). Seeds below 10 served to ch
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -39,7 +40,6 @@ CONFIG = FOLDER.parent / "examples" / "quickstart.yaml"
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 SEEDS = (11, 12, 13, 14, 15)
 HEALTHY_SEEDS = 3
-TOGETHER = 2  # runs at a time
 SERIES_STEPS = 1000
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -51,17 +51,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="begin no run after so long")
     parser.add_argument("--series", type=int, metavar="N", help="fold N made-up healthy series instead")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time, a thread each (default: 2)")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the run directories there")
     parser.add_argument("--table-only", action="store_true", help="run nothing; show what is there")
     parser.add_argument("--write", type=Path, metavar="PAGE", help=f"put the table between {BEGIN} and {END}")
     parser.add_argument("--cell", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.cell:
-        run_cell(args.cell[0], int(args.cell[1]))
+        run_cell(args.cell[0], int(args.cell[1]), args.runs)
         return 0
     if args.series:
-        write_json(SERIES, fold_series(args.series))
+        write_json(SERIES, fold_series(args.series, args.jobs))
     elif not args.table_only:
-        run_missing(cells(args.faults, args.seeds), args.time_limit)
+        run_missing(cells(args.faults, args.seeds), args.jobs, args.time_limit, args.runs)
     table = to_table(args.seeds)
     print(table)
     if args.write:
@@ -81,18 +83,19 @@ def result_file(name: str, seed: int) -> Path:
     return RESULTS / f"{name}-{seed}.json"
 
 
-def run_missing(wanted: Sequence[tuple[str, int]], limit: float | None) -> None:
-    """Run what has no result, two at a time, each in a process of its own. A run that fails is told and left out."""
+def run_missing(wanted: Sequence[tuple[str, int]], jobs: int, limit: float | None, runs: Path | None) -> None:
+    """Run what has no result, `jobs` at a time, each in a process of its own. A run that fails is told and left out."""
     began, running = time.monotonic(), list[tuple[str, subprocess.Popen[bytes]]]()
     waiting = [cell for cell in wanted if not result_file(*cell).is_file()]
     while waiting or running:
-        while waiting and len(running) < TOGETHER:
+        while waiting and len(running) < jobs:
             if limit is not None and time.monotonic() - began > limit:
                 print(f"{len(waiting)} runs are left: give the same command again", file=sys.stderr)
                 waiting = []
                 break
             name, seed = waiting.pop(0)
-            command = [sys.executable, __file__, "--cell", name, str(seed)]
+            kept = () if runs is None else ("--runs", str(runs))
+            command = [sys.executable, __file__, *kept, "--cell", name, str(seed)]
             environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": _with_this_folder()}
             running.append((f"{name}-{seed}", subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)))
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
@@ -108,11 +111,12 @@ def _with_this_folder() -> str:
     return os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
 
 
-def run_cell(name: str, seed: int) -> None:
-    """Train with one fault and one seed; its result is written last, the run directory is not kept."""
+def run_cell(name: str, seed: int, runs: Path | None) -> None:
+    """Train with one fault and one seed, in a folder of `runs` or one that is not kept; its result is written last."""
     import torch
 
     from ascent import config
+    from ascent.environment import preflight, write_environment
     from ascent.host.process import quieten_transformers, set_up_process
     from ascent.tracking import run_directory
     from ascent.training import run as training
@@ -122,11 +126,13 @@ def run_cell(name: str, seed: int) -> None:
     quieten_transformers()
     torch.set_num_threads(1)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() if runs is None else contextlib.nullcontext(runs / f"{name}-{seed}") as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
         more = planted.plant(Path(folder), seed)
         settings, _ = config.load(CONFIG, [*_usual(seed, planted), *planted.settings, *more])
         run = run_directory.create(Path(folder), "run")
         run.config.write_text(settings.to_yaml(), encoding="utf-8")
+        write_environment(run.path, preflight(weight_updates=True))
         training.train(settings, run)
         lines, alarms = (run_directory.read_json_lines(path) for path in (run.metrics, run.alarms))
     told = ("name", "level", "step", "since", "what")
@@ -151,9 +157,9 @@ def _usual(seed: int, planted: Planted) -> Sequence[str]:
     )
 
 
-def fold_series(count: int) -> dict[str, Any]:
+def fold_series(count: int, jobs: int) -> dict[str, Any]:
     """Which alarms above info the fold of made-up healthy series raises: of how many series, and which."""
-    with ProcessPoolExecutor(TOGETHER) as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         raised = list(pool.map(_alarms_of_series, range(count), chunksize=5))
     names = Counter(name for found in raised for name in found)
     wrong = [seed for seed, found in enumerate(raised) if found]

@@ -52,7 +52,7 @@ FAULTS: list[tuple[str, str, Any, int]] = [  # alarm, level, figures from step 1
     ("drift", "warn", lambda since: {"kl": 0.01 + 0.02 * since}, 15),
     ("drift", "critical", {"kl": 3.0}, 10),
     ("ratio", "warn", {"clip_ratio/region_mean": 0.3}, 10),
-    ("ratio", "warn", lambda since: {"grad_norm": 50.0 if since % 4 == 0 else 0.5}, 9),
+    ("ratio", "warn", lambda since: {"grad_norm": 50.0 if since % 4 == 0 else 0.5}, 17),
     ("few-effective", "warn", {"signals/ess": 0.4}, 5),
     ("few-effective", "critical", {"signals/ess": 0.1}, 2),
     ("mismatch", "critical", {"sampling/sampling_logp_difference/mean": 0.02}, 3),

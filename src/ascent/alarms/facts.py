@@ -36,8 +36,11 @@ class RunFacts:
     kv_bytes_per_token: int | None = None
 
 
-def facts_of(config: RunConfig, model_config: Mapping[str, Any] | None = None) -> RunFacts:
-    """Of a run with this configuration; `model_config` is the content of its model's config.json, where it is known.
+def facts_of(
+    config: RunConfig, model_config: Mapping[str, Any] | None = None, accelerator: str | None = None
+) -> RunFacts:
+    """Of a run with this configuration; `model_config` is the content of its model's config.json, `accelerator` the
+    kind of device that it trains on, where they are known.
 
     Fields of `trainer` that aren't given have TRL's defaults.
     """
@@ -58,7 +61,7 @@ def facts_of(config: RunConfig, model_config: Mapping[str, Any] | None = None) -
         only_code=only_code,
         reward_tests=reward.tests,
         staleness=config.rollout.staleness,
-        precision=_precision(config),
+        precision=_precision(config, accelerator),
         sequences=config.rollout.max_num_seqs or batch,
         kv_bytes_per_token=None if model_config is None else kv_bytes_per_token(model_config, config.rollout.dtype),
     )
@@ -74,6 +77,15 @@ def model_config_of(folder: Path) -> Mapping[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def accelerator_of(run: Path) -> str | None:
+    """The kind of device that a run trains on, such as `cpu`, as its environment.json says; None where it doesn't."""
+    try:
+        content = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+        return str(content["environment"]["accelerator"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def kv_bytes_per_token(model_config: Mapping[str, Any], dtype: str) -> int | None:
     """Bytes of a token's keys and values in all layers: 2 x layers x key-value heads x head size x bytes of a number.
     None for a config.json that doesn't say so, such as one of a model with latent attention."""
@@ -86,16 +98,14 @@ def kv_bytes_per_token(model_config: Mapping[str, Any], dtype: str) -> int | Non
     return int(2 * layers * kept * size * _BYTES.get(dtype, 2))
 
 
-def _precision(config: RunConfig) -> str | None:
-    """The coarser one of sampler and trainer, where the configuration alone decides it."""
+def _precision(config: RunConfig, accelerator: str | None) -> str | None:
+    """The coarser one of sampler and trainer: where nothing is said, float32 on CPU and bfloat16 elsewhere."""
     trainer, sampler = config.trainer, config.rollout.dtype
     trained = "bfloat16" if trainer.get("bf16") else "float16" if trainer.get("fp16") else config.model.dtype
-    if sampler in ("bfloat16", "float16"):
-        return sampler
-    if trained in ("bfloat16", "float16"):
-        return trained
-    on_cpu = trainer.get("use_cpu") or config.rollout.engine == "transformers"
-    return "float32" if sampler == "float32" or on_cpu else None
+    coarser = next((each for each in (sampler, trained) if each in ("bfloat16", "float16")), None)
+    if coarser is not None or accelerator is None:
+        return coarser
+    return "float32" if accelerator == "cpu" else "bfloat16"
 
 
 def _number(value: Any) -> float | None:

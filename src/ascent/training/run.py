@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ascent import devices
 from ascent.alarms.alarm import Alarm
-from ascent.alarms.facts import facts_of, model_config_of
+from ascent.alarms.facts import accelerator_of, facts_of, model_config_of
 from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
@@ -108,10 +108,11 @@ def train(
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
-        notes = ProgramNotes(inputs.tasks, judge.audited, markers)
-        recorder = RunRecorder(run, args.process_index, notes, tells_alarms=True)
+        found = ProgramNotes(inputs.tasks, judge.audited, markers)
+        recorder = RunRecorder(run, args.process_index, found, tells_alarms=True)
         stack.callback(recorder.close)
-        alarms = LiveAlarms(run, facts_of(config, model_config_of(folder)), say) if args.process_index == 0 else None
+        facts = facts_of(config, model_config_of(folder), accelerator_of(run.path))
+        alarms = LiveAlarms(run, facts, say) if args.process_index == 0 else None
         if alarms is not None:
             alarms.watch(recorder)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))

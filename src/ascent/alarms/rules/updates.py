@@ -60,7 +60,7 @@ class Ratio(Rule):
     name = "ratio"
     needs = ("grad_norm",)
     least = 50
-    CLIPPED, STEPS, JUMP, JUMPS, OF = 0.2, 10, 10.0, 3, 20
+    CLIPPED, STEPS, JUMP, JUMPS, OF = 0.2, 10, 10.0, 5, 20
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
