@@ -31,6 +31,7 @@ class Alternating:
     trainer: Any = None
     at_once: list[float] = field(default_factory=list)
     in_rounds: list[float] = field(default_factory=list)
+    tells_alarms: bool = False
 
     def step(self, record: Any) -> None:
         refill = self.trainer._refill

@@ -15,6 +15,8 @@ from ascent.training.records.signals.sums import GroupSums, sums_of
 class Memory:
     """A Recorder that keeps what it is told."""
 
+    tells_alarms = False
+
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.generations: list[tuple[int, list[RolloutRecord], bool]] = []

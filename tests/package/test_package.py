@@ -19,7 +19,7 @@ ORDER = (
     ("cli",),
     ("selftest",),
     ("training",),
-    ("algorithms", "rollout", "rewards", "tracking", "report"),
+    ("algorithms", "rollout", "rewards", "tracking", "report", "alarms"),
     ("models",),
     ("tasks", "memory"),
     ("compat",),

@@ -25,6 +25,7 @@ VERBS = (
     "generate",
     "export",
     "report",
+    "alarms",
     "sandbox",
     "selftest",
 )

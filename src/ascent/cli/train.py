@@ -24,7 +24,7 @@ def add(verbs: Verbs) -> None:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
+        help="go on with the run in this folder; settings of model, algorithm, tasks and reward can't change",
     )
     verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
     verb.add_argument(

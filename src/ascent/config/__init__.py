@@ -16,6 +16,7 @@ import pydantic
 from ascent.config import file as config_file
 from ascent.config import renamed, trl_fields
 from ascent.config.sections import (
+    AlarmsSection,
     AlgorithmSection,
     MemorySection,
     ModelSection,
@@ -44,6 +45,7 @@ class RunConfig(Section):
     rollout: RolloutSection = RolloutSection()
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
+    alarms: AlarmsSection = AlarmsSection()
     trainer: dict[str, Any] = pydantic.Field(default_factory=dict)
 
     @pydantic.field_validator("algorithm", mode="before")

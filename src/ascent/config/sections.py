@@ -163,6 +163,12 @@ class MemorySection(Section):
     kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
 
 
+class AlarmsSection(Section):
+    """What follows from an alarm (docs/alarms.md)."""
+
+    stop_on: list[Literal["info", "warn", "critical"]] = []  # alarms of these levels end the run, with a checkpoint
+
+
 class TrackingSection(Section):
     """What is recorded, and where."""
 

@@ -93,6 +93,11 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
+    def alarms(self) -> Path:
+        """One JSON object an alarm."""
+        return self.path / "alarms.jsonl"
+
+    @property
     def rollouts(self) -> Path:
         """Every completion, a parquet file for each generation and rank, and for each evaluation and rank."""
         return self.path / "rollouts"
@@ -229,14 +234,15 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
     """Move what lies beyond a checkpoint to `discarded/N/`: rollouts of later generations, evaluations after later
-    steps, metrics of later steps. The evaluation of the checkpoint's own step stays.
+    steps, metrics and alarms of later steps. The evaluation of the checkpoint's own step stays.
 
     `state` None means that the run starts anew: everything moves. Returns the folder, or None when nothing was beyond.
     A kill at any moment loses nothing; what is not yet moved is moved the next time.
     """
     generation, step = (0, -1) if state is None else (state.generation, state.step)
     late = [path for path in sorted(run.rollouts.glob("*.parquet")) if _is_beyond(path.name, generation, step)]
-    cut = [path for path in (run.metrics, run.evaluations) if _kept_lines(path, step) is not None]
+    files = (run.metrics, run.evaluations, run.alarms)
+    cut = [path for path in files if _kept_lines(path, step) is not None]
     after_is_late = _ends_after(run, step)
     if not late and not cut and not after_is_late:
         return None

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from ascent import devices
+from ascent.alarms.alarm import Alarm
+from ascent.alarms.facts import accelerator_of, facts_of, model_config_of
+from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
@@ -39,6 +42,7 @@ from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
+from ascent.training.records.alarms import LiveAlarms
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
@@ -105,9 +109,13 @@ def train(
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
-        notes = ProgramNotes(inputs.tasks, judge.audited)
-        recorder = RunRecorder(run, args.process_index, notes)
+        found = ProgramNotes(inputs.tasks, judge.audited, markers)
+        recorder = RunRecorder(run, args.process_index, found, tells_alarms=True)
         stack.callback(recorder.close)
+        facts = facts_of(config, model_config_of(folder), accelerator_of(run.path))
+        alarms = LiveAlarms(run, facts, say) if args.process_index == 0 else None
+        if alarms is not None:
+            alarms.watch(recorder)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
@@ -117,7 +125,7 @@ def train(
             stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
-                return _train(trainer, config, tasks, judge, recorder, checkpoint, say)
+                return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
         except Exception as error:
             if error is not trainer.agreement.ended_with:
                 raise  # this process's own affair: its launcher ends the others
@@ -130,6 +138,7 @@ def _train(
     tasks: RunTasks,
     judge: CodeReward,
     recorder: RunRecorder,
+    alarms: LiveAlarms | None,
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
@@ -147,9 +156,12 @@ def _train(
     stop = StopAtStepEnd(trainer.agreement.ranks)
     trainer.add_callback(stop)
     with stop.listening(), _progress(trainer, recorder):
+        if alarms is not None:
+            alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
-        say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
+        why, command = f" ({stop.why})" if stop.why else "", f"ascent train --resume {recorder.run.path}"
+        say(f"stopped after step {trainer.state.global_step}{why}; go on with: {command}")
         return RunResult(recorder.run, True, before, None)
     after = held_out.measure("after")
     if main and after is not None:
@@ -160,6 +172,11 @@ def _train(
             write_report(recorder.run, say)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
+
+
+def _stop_on(alarm: Alarm, config: RunConfig, stop: StopAtStepEnd) -> None:
+    if alarm.level in config.alarms.stop_on:
+        stop.ask(f"alarm {alarm.name}, for alarms.stop_on")
 
 
 def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
@@ -328,7 +345,7 @@ def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
 
     trainer.remove_callback(PrinterCallback)  # the steps are shown here
     with StepProgress() as progress:
-        recorder.watchers.append(progress.step)
+        recorder.watchers.insert(0, progress.step)  # an alarm is told below its step
         recorder.on_sampled = progress.sampled
         yield
 

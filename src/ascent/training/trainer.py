@@ -161,7 +161,8 @@ class GRPOTrainer(Updating):
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         self._batches = StepBatches()
         tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
-        self._silence = Silence(tell)
+        self.tell_alarm = (lambda text: None) if recorder is not None and recorder.tells_alarms else tell
+        self._silence = Silence(self.tell_alarm)
         if not self._plain:
             self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
             check_adapters(self.model, chosen)

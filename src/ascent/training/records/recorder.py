@@ -77,7 +77,10 @@ class EvaluationRecord:
 
 
 class Recorder(Protocol):
-    """Receives every step and every sampled completion. `rank` 0 receives the steps."""
+    """Receives every step and every sampled completion. `rank` 0 receives the steps. With `tells_alarms` it judges them
+    too, and the trainer's own alarms are not told as well."""
+
+    tells_alarms: bool
 
     def sampled(self, done: int, total: int) -> None:
         """A completion has finished; `done` of `total` of this generation."""
@@ -125,6 +128,7 @@ class RunRecorder:
     watchers: list[Callable[[StepRecord], Mapping[str, float] | None]] = field(default_factory=list)
     evaluation_watchers: list[Callable[[EvaluationRecord], None]] = field(default_factory=list)
     on_sampled: Callable[[int, int], None] = lambda done, total: None
+    tells_alarms: bool = False
     evidence: Sequence[RolloutRecord] = ()
     _rollouts: RolloutWriter = field(default_factory=RolloutWriter)
     _signals: list[GroupSums] = field(default_factory=list)  # the writer's thread adds; read once it is settled

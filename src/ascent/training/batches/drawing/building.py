@@ -56,6 +56,7 @@ def refill_for(trainer: Any) -> Refill | None:
         ranks,
         calls.lock,
         print_on_stderr if ranks.rank == 0 else lambda text: None,
+        trainer.tell_alarm,
     )
 
 

@@ -74,12 +74,14 @@ class Refill:
         ranks: Ranks,
         rewards_lock: AbstractContextManager[object],
         tell: Callable[[str], None],
+        alarm: Callable[[str], None],
     ) -> None:
         """`rewards_lock` is held while reward functions are called for groups, perhaps beside this thread. `tell` is
-        given sentences for the user, on the first rank."""
+        given sentences for the user, on the first rank, and `alarm` those that are alarms."""
         self.state, self.rewards_lock = RefillState(), rewards_lock
         self._settings, self._order, self._prompts = settings, order, prompts
-        self._judging, self._sampler, self._ranks, self._tell = judging, sampler, ranks, tell
+        self._judging, self._sampler, self._ranks = judging, sampler, ranks
+        self._tell, self._alarm = tell, alarm
         self._ahead: Round | None = None
 
     @property
@@ -160,7 +162,7 @@ class Refill:
         history = state.history.after(seen.observations)
         silent = 0 if seen.trained else state.silent + 1
         if silent == ALARM_AFTER:
-            self._tell(nothing_to_learn(seen, history))
+            self._alarm(nothing_to_learn(seen, history))
         elif seen.filled and not state.told_filled:
             self._tell(filled_up(label, seen))
         self.state = replace(

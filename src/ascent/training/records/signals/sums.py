@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ascent.alarms.markers import tampers
+from ascent.alarms.repetition import repeats
 from ascent.sandbox.types import Outcome
 from ascent.tracking.rollouts import RolloutRecord
 
@@ -67,6 +69,7 @@ def _of_all(group: GroupSums, record: RolloutRecord) -> None:
     group.add("tokens", length)
     group.top("length", length)
     group.add("clipped", record.finish_reason == "length")
+    group.add("repeated", repeats(record.completion_ids))
     if record.signal is not None:
         group.add("signal", record.signal)
     text = record.completion if record.visible_tests is None else record.program
@@ -104,6 +107,9 @@ def _of_verdicts(group: GroupSums, record: RolloutRecord) -> None:
     group.add("passed_all", _all_pass(record.outcomes))
     for name, outcome in _TOLD_OUTCOMES.items():
         group.add(name, outcome in record.outcomes or outcome in (record.audit_outcomes or ()))
+    aims_at_judging = tampers([*record.outcomes, *(record.audit_outcomes or ())], record.markers or ())
+    group.add("tampering", aims_at_judging)
+    group.add("tampering_passed", aims_at_judging and _all_pass(record.outcomes))
     if visible:
         group.add("visible_known")
         group.add("visible_fraction", _fraction(visible))

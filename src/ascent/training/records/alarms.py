@@ -1,0 +1,62 @@
+"""The alarms of a run that trains: each step's line goes through the fold as soon as it is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ascent.alarms.alarm import Alarm
+from ascent.alarms.evidence import evidence
+from ascent.alarms.facts import RunFacts
+from ascent.alarms.fold import fold
+from ascent.alarms.showing import alarm_text
+from ascent.tracking.run_directory import RunDirectory, append_json_line, read_json_lines
+from ascent.training.records.recorder import EvaluationRecord, RunRecorder, StepRecord
+
+_log = logging.getLogger(__name__)
+_SHOWN = 1  # samples of an alarm on the terminal; all of them stand in alarms.jsonl
+
+
+class LiveAlarms:
+    """Watches a run's recorder (rank 0). Each alarm is told once an episode, and kept in alarms.jsonl with its samples.
+
+    The state is a fold over the lines that the run has already, so a run that is resumed goes on with it, and what was
+    told isn't told again.
+    """
+
+    def __init__(self, run: RunDirectory, facts: RunFacts, tell: Callable[[str], None]) -> None:
+        """`tell` prints a text; `heard` is given each new alarm."""
+        self._run, self._tell = run, tell
+        self.heard: Callable[[Alarm], None] = lambda alarm: None
+        evaluations = read_json_lines(run.evaluations)
+        before, self._fold = fold(read_json_lines(run.metrics), facts, evaluations)
+        told = {(line.get("name"), line.get("step")) for line in read_json_lines(run.alarms)}
+        for alarm in before:  # such as those of a run of an earlier release
+            if (alarm.name, alarm.step) not in told:
+                self._keep(alarm)
+
+    def watch(self, recorder: RunRecorder) -> None:
+        """Judge what this recorder is told from now on."""
+        recorder.watchers.append(self.step)
+        recorder.evaluation_watchers.append(self.evaluation)
+
+    def step(self, record: StepRecord) -> Mapping[str, float]:
+        """Judge a step whose line has been written; the figures `alarm/NAME` for trackers."""
+        for alarm in self._fold.take(record.to_json()):
+            shown = self._keep(alarm)
+            self._tell(alarm_text(shown, samples=_SHOWN))
+            self.heard(shown)
+        return self._fold.figures()
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """An evaluation's line has been written; the next step is judged with it."""
+        self._fold.take_evaluation(record.to_json())
+
+    def _keep(self, alarm: Alarm) -> Alarm:
+        try:
+            alarm = replace(alarm, evidence=evidence(alarm, self._run.rollouts))
+        except (OSError, ValueError, KeyError, TypeError) as error:  # an alarm without samples is still one
+            _log.warning("no samples for alarm %s: %s: %s", alarm.name, type(error).__name__, error)
+        append_json_line(self._run.alarms, alarm.to_json())
+        return alarm
