@@ -18,18 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from ascent.alarms.over_run import judge_run
 from ascent.tracking.packed_files import MOST_ROWS, packed_name
 from ascent.tracking.rollouts import schema
 
 VISIBLE, HIDDEN = 2, 6
-_LATER = (  # columns of schema 3
-    ("trainer_logps", pa.list_(pa.float32())),
-    ("visible_tests", pa.int32()),
-    ("audit_outcomes", pa.list_(pa.string())),
-    ("markers", pa.list_(pa.string())),
-    ("signal", pa.bool_()),
-    ("weight_spans", pa.list_(pa.struct([("start", pa.int32()), ("version", pa.int64())]))),
-)
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,6 @@ def make_run(path: Path, shape: Shape = Shape(), *, extra: Sequence[dict[str, An
     _write_lines(path / "metrics.jsonl", metrics)
     _write_lines(path / "tasks.jsonl", [_task_line(place) for place in range(shape.tasks)])
     _write_evaluations(path, shape)
-    _write_lines(path / "alarms.jsonl", [_alarm(shape, path.name)] if shape.hollow_from < shape.steps else [])
     (path / "config.yaml").write_text(
         f"model:\n  path: made/up\ntrainer:\n  learning_rate: 1.0e-{5 + shape.seed % 2}\n"
     )
@@ -75,6 +67,7 @@ def make_run(path: Path, shape: Shape = Shape(), *, extra: Sequence[dict[str, An
     byte_tokenizer().save(str(checkpoint / "tokenizer.json"))
     if shape.ended:
         (path / "model").mkdir()
+    _write_lines(path / "alarms.jsonl", [alarm.to_json() for alarm in judge_run(path).alarms])
     return path
 
 
@@ -131,11 +124,9 @@ def generation(shape: Shape, step: int, draws: np.random.Generator, run: str) ->
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows as a table of rollout schema 3."""
-    known = schema()
-    fields = [*known, *(pa.field(*each) for each in _LATER if each[0] not in known.names)]
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields, {"ascent.rollouts": "3"}))
+    """Rows as a table of the present rollout schema."""
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema()]
+    return pa.Table.from_arrays(columns, schema=schema())
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), version: int = 3) -> None:
@@ -324,7 +315,9 @@ def _metrics(shape: Shape, step: int, rows: Sequence[dict[str, Any]], draws: np.
         "sampling/sampling_logp_difference/mean": 1e-4,
         "sampling/sampling_logp_difference/max": 4e-4,
         "rollout/staleness": int(shape.stale_from is not None and step >= shape.stale_from),
+        "signal_groups": _signal_groups(rows),
         "signals/groups": groups,
+        "signals/completions": len(rows),
         "signals/groups_without_signal": alike,
         "signals/passers_known": len(passers),
         "signals/hollow": len(hollow),
@@ -387,20 +380,34 @@ def _write_evaluations(path: Path, shape: Shape) -> None:
     _write_lines(path / "evaluations.jsonl", lines)
 
 
-def _alarm(shape: Shape, run: str) -> dict[str, Any]:
-    step = min(shape.steps, shape.hollow_from + 14)
-    return {
-        "schema": "ascent.alarm/1",
-        "name": "hollow-passes",
-        "level": "critical",
-        "step": step,
-        "since": shape.hollow_from + 3,
-        "what": "24 % of the programs that pass all visible tests pass under half of the hidden ones.",
-        "sure": "by chance once in a million groups while the true share is at most 10 %",
-        "mend": ["add tests to the reward: reward.tests=both", "go back to an earlier checkpoint"],
-        "figures": {"share": 0.24},
-        "evidence": [{"sample_id": f"{run}/{step - 1}/0/{place}", "task_id": "linear/0000"} for place in range(3)],
-    }
+def _signal_groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """An entry for each group."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group_id"], []).append(row)
+    columns: dict[str, list[Any]] = {}
+    for of in groups.values():
+        passers = [row for row in of if _all_passed(row["outcomes"][:VISIBLE])]
+        hidden = [row["audit_outcomes"] or row["outcomes"][VISIBLE:] for row in passers]
+        entry = {
+            "task": of[0]["task_id"],
+            "completions": len(of),
+            "scored": len(of),
+            "reward": sum(row["reward"] for row in of),
+            "signal": int(of[0]["signal"]),
+            "distinct": len({row["program"] for row in of}),
+            "passed_visible": len(passers),
+            "passers_known": len(passers),
+            "hollow": sum(outcomes.count("passed") < HIDDEN / 2 for outcomes in hidden),
+            "solved": sum(_all_passed(outcomes) for outcomes in hidden),
+        }
+        for name, value in entry.items():
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+def _all_passed(outcomes: Sequence[str]) -> bool:
+    return all(outcome == "passed" for outcome in outcomes)
 
 
 def _at_step(table: pa.Table, step: int, run: str) -> pa.Table:

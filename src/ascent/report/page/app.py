@@ -185,7 +185,7 @@ def _stamp(run: OpenRun) -> str:
     told = (
         len(state.steps),
         len(state.evaluations),
-        len(state.alarms or ()),
+        len(state.alarms),
         state.status,
         run.rollouts.index.version,
         run.rollouts.index.progress,

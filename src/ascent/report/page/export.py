@@ -21,7 +21,7 @@ from ascent.report.page.completion_pages import ShownCompletion, from_row, rows_
 from ascent.report.page.held_out import task_changes
 from ascent.report.page.rendering import render
 from ascent.report.page.run_library import OpenRun, RunLibrary
-from ascent.report.page.run_pages import alarms, chart_data, run_summary
+from ascent.report.page.run_pages import chart_data, run_summary
 from ascent.report.page.task_history import task_rows
 from ascent.report.page.texts import texts_in
 
@@ -98,7 +98,7 @@ def _frame(run: OpenRun, language: str) -> str:
         "export.html",
         language,
         {
-            **run_summary(state),
+            **run_summary(run),
             "title": state.name,
             "state": state,
             "base": None,
@@ -110,9 +110,9 @@ def _frame(run: OpenRun, language: str) -> str:
             "loader": _markup(loader),
             "plotly": _packed_plotly() if training or performance else "",
             "training": training,
-            "training_data": chart_data(training, state),
+            "training_data": chart_data(training, run.judgement),
             "performance": performance,
-            "performance_data": chart_data(performance, state),
+            "performance_data": chart_data(performance, run.judgement),
             "tasks": rows_of(history, _MOST_TASKS),
             "all_tasks": len(history),
             "changes": task_changes(state)[:_MOST_TASKS],
@@ -125,7 +125,7 @@ def _chosen(run: OpenRun) -> list[ShownCompletion]:
     """What deserves to be kept: evidence of alarms, what passes visible and fails hidden tests, what tampers, then the
     best, the worst and the newest."""
     index = run.rollouts.index
-    evidence = [sample for alarm in alarms(run.state) for sample in alarm.samples]
+    evidence = [sample for alarm in run.judgement.alarms for sample in alarm.samples]
     short = f"tokens IS NULL OR tokens < {_LARGEST_TEXT}"
     rows: list[dict[str, Any]] = []
     for sample in evidence[:50]:

@@ -34,8 +34,7 @@ class Problem:
 class RunState:
     """What a run directory's small files say at one moment.
 
-    `alarms` is None where the run wrote no alarms.jsonl, which is not the same as no alarm. `age` is seconds since the
-    last step's line, None before the first.
+    `alarms` are the lines of alarms.jsonl. `age` is seconds since the last step's line, None before the first.
     """
 
     path: Path
@@ -44,7 +43,7 @@ class RunState:
     evaluations: Sequence[Mapping[str, Any]]
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
-    alarms: Sequence[Mapping[str, Any]] | None
+    alarms: Sequence[Mapping[str, Any]]
     tasks: Mapping[str, Sequence[ShownTask]]
     failures: Sequence[str]
     problems: Sequence[Problem]
@@ -133,7 +132,7 @@ class RunFiles:
             evaluations=evaluations,
             before=_half(held_out, "before"),
             after=_half(held_out, "after"),
-            alarms=alarms if _exists(self.path / "alarms.jsonl") else None,
+            alarms=alarms,
             tasks=tasks_from_lines(tasks),
             failures=self._failures(problems),
             problems=problems,

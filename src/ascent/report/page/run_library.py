@@ -11,6 +11,7 @@ from pathlib import Path
 from ascent.errors import InputError
 from ascent.report.page.rollout_index import RolloutIndex
 from ascent.report.page.rollout_queries import Rollouts
+from ascent.report.page.run_alarms import Judgement, RunAlarms
 from ascent.report.page.run_files import Problem, RunFiles, RunState
 from ascent.report.page.token_strip import Tokenizers
 
@@ -30,7 +31,9 @@ class OpenRun:
     path: Path
     files: RunFiles
     tokenizers: Tokenizers
+    alarms: RunAlarms
     _state: RunState | None = None
+    _judged: tuple[RunState, Judgement] | None = None
     _read: float = 0.0
     _rollouts: Rollouts | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -43,6 +46,15 @@ class OpenRun:
                 self._state = self.files.read()
                 self._read = time.monotonic()
             return self._state
+
+    @property
+    def judgement(self) -> Judgement:
+        """The alarms, as of `state`."""
+        state = self.state
+        with self._lock:
+            if self._judged is None or self._judged[0] is not state:
+                self._judged = state, self.alarms.judge(state)
+            return self._judged[1]
 
     @property
     def rollouts(self) -> Rollouts:
@@ -60,6 +72,8 @@ class OpenRun:
     def problems(self) -> list[Problem]:
         """Everything of the run that can't be read, as far as it was looked at."""
         found = list(self.state.problems)
+        if self.judgement.unread:
+            found.append(Problem("metrics.jsonl", f"can't be judged for alarms: {self.judgement.unread}"))
         if self._rollouts is not None:
             found += self._rollouts.index.problems
         return found
@@ -103,7 +117,7 @@ class RunLibrary:
                 self._forget(name)
                 raise NoSuchRunError(name)
             if name not in self._open:
-                self._open[name] = OpenRun(path, RunFiles(path), Tokenizers(path))
+                self._open[name] = OpenRun(path, RunFiles(path), Tokenizers(path), RunAlarms())
             self._open.move_to_end(name)
             indexed = [run for run in self._open.values() if run.indexed and run is not self._open[name]]
             for run in indexed[: max(0, len(indexed) + 1 - _INDEXES)]:

@@ -10,26 +10,11 @@ from ascent.report.page.charts import Chart, performance_charts, training_charts
 from ascent.report.page.held_out import FamilyRow, family_rows, task_changes
 from ascent.report.page.rollout_filter import Filter
 from ascent.report.page.rollout_queries import Rollouts
+from ascent.report.page.run_alarms import Judgement
 from ascent.report.page.run_files import RunState, figure, number, whole
 from ascent.report.page.run_library import OpenRun
 from ascent.report.page.slow_steps import read_step, slowest
 from ascent.report.page.texts import Texts
-
-LEVELS = ("critical", "warn", "info")
-
-
-@dataclass(frozen=True, slots=True)
-class ShownAlarm:
-    """An alarm of alarms.jsonl. `samples` are ids of completions that show it."""
-
-    name: str
-    level: str
-    step: int
-    since: int
-    what: str
-    sure: str
-    mend: tuple[str, ...]
-    samples: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +32,20 @@ def overview(run: OpenRun, say: Texts) -> dict[str, Any]:
     state = run.state
     charts = _translated(training_charts(state), say)
     return {
-        **run_summary(state),
+        **run_summary(run),
         "charts": charts,
-        "chart_data": chart_data(charts, state),
+        "chart_data": chart_data(charts, run.judgement),
         "not_recorded": [say(title) for title in unrecorded(state)],
         "counts": run.rollouts.counts(),
         "slowest": slowest(state.steps, 1),
     }
 
 
-def run_summary(state: RunState) -> dict[str, Any]:
+def run_summary(run: OpenRun) -> dict[str, Any]:
     """What overview and the exported file both begin with."""
-    found = alarms(state)
+    state = run.state
     return {
-        "alarms": found,
-        "worst": next((level for level in LEVELS if any(alarm.level == level for alarm in found)), None),
+        "judgement": run.judgement,
         "tiles": tiles(state),
         "families": family_rows(state),
         "seconds": sum(figure(step, "times", "step") or 0.0 for step in state.steps),
@@ -75,7 +59,7 @@ def performance(run: OpenRun, say: Texts) -> dict[str, Any]:
     charts = _translated(performance_charts(state), say)
     return {
         "charts": charts,
-        "chart_data": chart_data(charts, state),
+        "chart_data": chart_data(charts, run.judgement),
         "slowest": slowest(state.steps),
     }
 
@@ -92,7 +76,7 @@ def step_page(run: OpenRun, wanted: int) -> dict[str, Any]:
         "wanted": wanted,
         "reading": reading,
         "rows": rows,
-        "alarms": [a for a in alarms(state) if a.step == wanted],
+        "alarms": [alarm for alarm in run.judgement.alarms if alarm.step == wanted],
     }
 
 
@@ -109,12 +93,6 @@ def evaluation(run: OpenRun) -> dict[str, Any]:
     }
 
 
-def alarms(state: RunState) -> list[ShownAlarm]:
-    """The run's alarms, the gravest first, then the newest."""
-    shown = [_alarm(line) for line in state.alarms or ()]
-    return sorted(shown, key=lambda alarm: (LEVELS.index(alarm.level), -alarm.step))
-
-
 def tiles(state: RunState) -> list[Tile]:
     """The figures of the overview's head: means of the last and the first steps."""
     steps = state.steps
@@ -129,30 +107,10 @@ def tiles(state: RunState) -> list[Tile]:
     return [tile for tile in made if tile.now is not None]
 
 
-def chart_data(charts: Sequence[Chart], state: RunState) -> dict[str, Any]:
+def chart_data(charts: Sequence[Chart], judgement: Judgement) -> dict[str, Any]:
     """For the page's script: the charts, and the steps at which alarms were told."""
-    marks = sorted({alarm.step for alarm in alarms(state) if alarm.level != "info"})
+    marks = sorted({alarm.step for alarm in judgement.alarms if alarm.level != "info"})
     return {"charts": [chart.to_json() for chart in charts], "marks": marks}
-
-
-def _alarm(line: Mapping[str, Any]) -> ShownAlarm:
-    level = line.get("level")
-    mend = line.get("mend")
-    evidence = line.get("evidence")
-    return ShownAlarm(
-        name=str(line.get("name", "")),
-        level=level if level in LEVELS else "info",
-        step=whole(line.get("step")),
-        since=whole(line.get("since", line.get("step"))),
-        what=str(line.get("what", "")),
-        sure=str(line.get("sure", "")),
-        mend=tuple(map(str, mend)) if isinstance(mend, list) else (str(mend),) if mend else (),
-        samples=tuple(
-            str(sample["sample_id"])
-            for sample in (evidence if isinstance(evidence, list) else ())
-            if isinstance(sample, dict) and sample.get("sample_id")
-        ),
-    )
 
 
 def _ends(steps: Sequence[Mapping[str, Any]], *path: str) -> tuple[float | None, float | None]:

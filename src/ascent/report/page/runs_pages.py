@@ -8,9 +8,10 @@ from typing import Any
 
 from ascent.report.page.charts import compared, performance_charts, training_charts, translated
 from ascent.report.page.held_out import family_rows
+from ascent.report.page.run_alarms import Judgement
 from ascent.report.page.run_files import RunState
 from ascent.report.page.run_library import NoSuchRunError, RunLibrary
-from ascent.report.page.run_pages import ShownAlarm, alarms, tiles
+from ascent.report.page.run_pages import tiles
 from ascent.report.page.texts import Texts
 
 MOST_COMPARED = 6
@@ -22,7 +23,7 @@ class RunRow:
     """A run in the list."""
 
     state: RunState
-    alarms: Sequence[ShownAlarm]
+    judgement: Judgement
     figures: Mapping[str, Any]
 
 
@@ -53,10 +54,11 @@ def compare_page(library: RunLibrary, names: Sequence[str], say: Texts) -> dict[
 
 def _row(library: RunLibrary, name: str) -> RunRow | None:
     try:
-        state = library.open(name).state
+        run = library.open(name)
     except NoSuchRunError:
         return None  # removed since it was listed
-    return RunRow(state, alarms(state), {tile.name: tile for tile in tiles(state)})
+    state = run.state
+    return RunRow(state, run.judgement, {tile.name: tile for tile in tiles(state)})
 
 
 def _differences(states: Mapping[str, RunState]) -> list[tuple[str, list[str]]]:
