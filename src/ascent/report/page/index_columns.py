@@ -9,26 +9,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# Taken over as they are.
-PLAIN = (
-    "sample_id",
-    "group_id",
-    "task_id",
-    "evaluation",
-    "generation",
-    "step",
-    "rank",
-    "index",
-    "reward",
-    "advantage",
-    "compiled",
-    "finish_reason",
-    "weight_version",
-    "kept",
-    "sample_seconds",
-)
-_LISTS = ("completion_ids", "outcomes", "audit_outcomes", "markers")
-READ = (*PLAIN, "visible_tests", *_LISTS)
+_TEXT, _WHOLE, _NUMBER = pa.string(), pa.int32(), pa.float64()
+# What is read, and the kinds that it must be of (or can be made).
+_KINDS = {
+    "sample_id": _TEXT,
+    "group_id": _TEXT,
+    "task_id": _TEXT,
+    "evaluation": _TEXT,
+    "generation": _WHOLE,
+    "step": _WHOLE,
+    "rank": _WHOLE,
+    "index": _WHOLE,
+    "reward": _NUMBER,
+    "advantage": _NUMBER,
+    "compiled": pa.bool_(),
+    "finish_reason": _TEXT,
+    "weight_version": _WHOLE,
+    "kept": pa.bool_(),
+    "sample_seconds": _NUMBER,
+    "visible_tests": _WHOLE,
+    "completion_ids": pa.list_(_WHOLE),
+    "outcomes": pa.list_(_TEXT),
+    "audit_outcomes": pa.list_(_TEXT),
+    "markers": pa.list_(_TEXT),
+}
+_COUNTED = ("visible_tests", "completion_ids", "outcomes", "audit_outcomes", "markers")  # the others go in as they are
+READ = tuple(_KINDS)
 
 # `tests` and `passed` count what the reward ran. `visible_*` and `hidden_*` are null where the run doesn't tell them
 # apart or nobody ran them. `solved`: every known outcome is passed. `outcome`: the first that is not passed, or passed.
@@ -49,12 +55,13 @@ CREATE TABLE completions (
 def index_rows(batch: pa.Table, file: int, first: int) -> pa.Table:
     """The index's rows of a piece of a rollout file that begins at row `first`. Columns that the file lacks are null.
 
-    Raises pyarrow.ArrowException, KeyError or TypeError for columns of other kinds than the schema's.
+    Raises pyarrow.ArrowException for columns of other kinds than the schema's.
     """
     rows = len(batch)
+    batch = pa.table({name: batch.column(name).cast(_KINDS[name]) for name in batch.column_names})
     columns: dict[str, Any] = {"file": np.full(rows, file, np.int32)}
     columns["row"] = np.arange(first, first + rows, dtype=np.int32)
-    for name in PLAIN:
+    for name in (each for each in READ if each not in _COUNTED):
         renamed = "place" if name == "index" else name  # a word of SQL
         columns[renamed] = batch.column(name) if name in batch.column_names else pa.nulls(rows)
     columns |= _judged(batch)

@@ -164,12 +164,16 @@ class RolloutIndex:
         if not pending.files:
             return
         whole = pa.concat_tables(pending.tables, promote_options="permissive") if pending.tables else None
-        if whole is not None and len(whole):
-            with self.cursor() as cursor:
-                cursor.register("batch", whole)
-                cursor.execute("INSERT INTO completions BY NAME SELECT * FROM batch")
-                cursor.unregister("batch")
-        self.files |= {each.number: each for each in pending.files}
+        try:
+            if whole is not None and len(whole):
+                with self.cursor() as cursor:
+                    cursor.register("batch", whole)
+                    cursor.execute("INSERT INTO completions BY NAME SELECT * FROM batch")
+                    cursor.unregister("batch")
+        except duckdb.Error as error:  # such as memory that is used up
+            self._problems |= {each.file: why(error) for each in pending.files}
+        else:
+            self.files |= {each.number: each for each in pending.files}
         self.version += 1
         pending.tables, pending.files, pending.rows = [], [], 0
 
