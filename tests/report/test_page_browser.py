@@ -94,6 +94,7 @@ def home(folder: Path) -> Iterator[str]:
     runs = library(folder)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    listener.listen()
     server = uvicorn.Server(uvicorn.Config(build_app(runs, "token"), log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -108,7 +108,7 @@ def _frame(run: OpenRun, language: str) -> str:
             "style": _markup(_script("page.css")),
             "script": _markup(script),
             "loader": _markup(loader),
-            "plotly": _packed_plotly() if training or performance else "",
+            "plotly": _markup(_packed_plotly()) if training or performance else "",
             "training": training,
             "training_data": chart_data(training, run.judgement),
             "performance": performance,

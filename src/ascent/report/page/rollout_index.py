@@ -146,10 +146,10 @@ class RolloutIndex:
         tables = []
         try:
             with opened:
-                row = 0
-                for batch in opened.iter_batches(_AT_ONCE, columns=[n for n in READ if n in indexed.columns]):
-                    tables.append(index_rows(pa.table(batch), number, row))
-                    row += len(batch)
+                columns = [name for name in READ if name in indexed.columns]
+                for group, row in enumerate(indexed.starts):
+                    piece = opened.read_row_group(group, columns=columns, use_threads=False)
+                    tables.append(index_rows(piece, number, row))
         except READ_ERRORS as error:
             self._problems[file] = why(error)
             return

@@ -43,6 +43,7 @@ def _listening(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
+        listener.listen()  # whoever reads the address may ask at once
     except OSError as error:
         listener.close()
         raise InputError(

@@ -21,6 +21,7 @@ from ascent.report.page.rollout_index import RolloutIndex
 MOST_SECONDS = 8.0
 MOST_HITS = 200_000
 _THREADS = 2
+_GROUPS = 64  # row groups between two looks at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Row groups of one file, and the rows of it that fit the filter."""
+    """Row groups of one file, the newest last, and the rows of them that fit the filter."""
 
     file: IndexedFile
     groups: tuple[int, ...]
@@ -59,7 +60,7 @@ def search(index: RolloutIndex, wanted: Filter, seconds: float = MOST_SECONDS) -
     found: list[tuple[int, NDArray[np.int32]]] = []
     searched = hits = 0
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="ascent-report-search") as pool:
-        for some in _in_turn(pieces, 4 * _THREADS):
+        for some in _in_turn(pieces, 2 * _THREADS):
             if time.monotonic() > until or hits >= MOST_HITS:
                 break
             read = pool.map(lambda piece: _matches(index.folder, piece, wanted.searched, wanted.q), some)
@@ -75,7 +76,8 @@ def search(index: RolloutIndex, wanted: Filter, seconds: float = MOST_SECONDS) -
 
 
 def _pieces(index: RolloutIndex, wanted: Filter) -> list[_Piece]:
-    """What is to be read through, newest first: a file's row groups one by one, as only some may fit."""
+    """What is to be read through, newest first: of each file the row groups in which some rows fit, a few at a time, as
+    opening a file costs as much as reading some of them."""
     condition, values = wanted.condition()
     with index.cursor() as cursor:
         cursor.execute(f"SELECT file, row FROM completions WHERE {condition} ORDER BY file, row", values)
@@ -86,8 +88,11 @@ def _pieces(index: RolloutIndex, wanted: Filter) -> list[_Piece]:
         first, end = np.searchsorted(files, [file.number, file.number + 1])
         of_file = rows[first:end]
         groups = np.searchsorted(file.starts, of_file, side="right") - 1
-        for group in reversed(np.unique(groups).tolist()):
-            pieces.append(_Piece(file, (group,), of_file[groups == group]))
+        distinct = np.unique(groups).tolist()
+        for start in reversed(range(0, len(distinct), _GROUPS)):
+            some = distinct[start : start + _GROUPS]
+            inside = (groups >= some[0]) & (groups <= some[-1])
+            pieces.append(_Piece(file, tuple(some), of_file[inside]))
     return pieces
 
 
@@ -100,15 +105,16 @@ def _matches(folder: Path, piece: _Piece, column: str, text: str) -> NDArray[np.
     """The fitting rows of a piece in whose column the text occurs."""
     if column not in piece.file.columns:
         return np.zeros(0, np.int32)
+    found: list[NDArray[np.int32]] = []
     try:
         with pq.ParquetFile(folder / piece.file.file.name) as opened:
-            table = opened.read_row_groups(list(piece.groups), columns=[column], use_threads=False)
-            start = piece.file.starts[piece.groups[0]]
-            matching = _contains(table.column(column), text)
+            for group in piece.groups:
+                table = opened.read_row_group(group, columns=[column], use_threads=False)
+                matching = np.flatnonzero(_contains(table.column(column), text)).astype(np.int32)
+                found.append(matching + np.int32(piece.file.starts[group]))
     except READ_ERRORS:
         return np.zeros(0, np.int32)  # gone, or replaced: the next look at the folder tells
-    places = np.flatnonzero(matching).astype(np.int32) + np.int32(start)
-    return np.intersect1d(places, piece.rows, assume_unique=True)
+    return np.intersect1d(np.concatenate(found), piece.rows, assume_unique=True)
 
 
 def _contains(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:

@@ -26,12 +26,12 @@ function traces(chart) {
 function layout(chart, marks) {
   const ink = style("--ink-soft"), grid = style("--line");
   return {
-    margin: { l: 48, r: 12, t: 8, b: 26 }, height: 200, showlegend: false,
+    margin: { l: 54, r: 12, t: 8, b: 26 }, height: 200, showlegend: false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 11, family: style("--sans") },
     barmode: "stack", bargap: 0.15, hovermode: "x unified", hoverlabel: { bgcolor: style("--paper"), font: { color: style("--ink") } },
     xaxis: { gridcolor: grid, zeroline: false, tickformat: "d", showspikes: true, spikemode: "across", spikethickness: 1, spikecolor: ink, spikedash: "dot" },
     yaxis: {
-      gridcolor: grid, zeroline: false, rangemode: "tozero", tickformat: chart.unit === "%" ? ".0%" : ",.3~r", automargin: true,
+      gridcolor: grid, zeroline: false, rangemode: "tozero", tickformat: chart.unit === "%" ? ".0%" : ",.3~r",
     },
     shapes: marks.map((x) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: style("--bad"), width: 1, dash: "dot" } })),
   };
