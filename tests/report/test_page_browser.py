@@ -177,7 +177,7 @@ def test_filtering_searching_and_walking_by_keys(visit: Visit) -> None:
     page.get_by_label("outcome").select_option("solved")
     visit.click("Show", "button")
     assert int(page.locator(".found").get_attribute("data-total")) <= count
-    page.locator("td.snippet a").first.click()
+    page.locator(".snippet a").first.click()
     first = page.url
     page.keyboard.press("j")
     page.wait_for_url(lambda url: url != first)
@@ -227,7 +227,7 @@ def test_which_task_got_worse(visit: Visit) -> None:
 def test_what_does_a_program_do_that_passes_visible_but_not_hidden_tests(visit: Visit) -> None:
     visit.click("first", exact=True)
     visit.click("pass visible, fail hidden")
-    visit.page.locator("td.snippet a").first.click()
+    visit.page.locator(".snippet a").first.click()
     shown = visit.text()
     assert re.search(r"Passes all visible tests but only \d of 6 hidden ones", shown)
     assert "if (x, y) == (" in shown
@@ -247,7 +247,7 @@ def test_why_is_step_40_slow(visit: Visit) -> None:
 def test_was_this_completion_sampled_with_stale_weights(visit: Visit) -> None:
     visit.click("first", exact=True)
     visit.click("Rollouts")
-    visit.page.locator("td.snippet a").first.click()
+    visit.page.locator(".snippet a").first.click()
     assert "stale by 1: sampled with the weights of step 58, for step 60" in visit.text()
     assert visit.clicks + 1 <= 5
 
@@ -342,7 +342,7 @@ def test_during_a_real_training(browser: Any, tmp_path: Path) -> None:
             visit.page.wait_for_selector(".badge.status-ended", timeout=60_000)
             visit.open("/runs/run/rollouts")
             assert int(visit.page.locator(".found").get_attribute("data-total")) == 12 * 128
-            visit.page.locator("td.snippet a").first.click()
+            visit.page.locator(".snippet a").first.click()
             visit.page.wait_for_selector(".tests")
         assert not visit.wrong
         assert len(set(steps)) > 1, "it was looked at while it trained"
