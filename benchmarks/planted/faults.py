@@ -20,7 +20,7 @@ from ascent.rewards.code import CodeReward
 
 LATE = 40  # the step from which faults are there that would be plain from the first one
 SLEEPING, SECONDS = 0.25, 0.3  # the share of programs that sleep, and how long
-SPECIAL = 0.3  # the share of answers for the visible test alone that the starter learns
+SPECIAL = 0.5  # the share of answers for the visible test alone that the starter learns
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def special_casing(folder: Path, seed: int) -> Sequence[str]:
 
     start = model_folder(f"builtin:starter:{seed}")
     network, tokenizer = AutoModelForCausalLM.from_pretrained(start), load_tokenizer(start)
-    warm_start(network, tokenizer, answers(), Schedule(80, recipe.schedule.batch, recipe.schedule.learning_rate / 2))
+    warm_start(network, tokenizer, answers(), Schedule(160, recipe.schedule.batch, recipe.schedule.learning_rate / 2))
     network.save_pretrained(folder / "starter")
     tokenizer.save_pretrained(folder / "starter")
     one_visible = [
@@ -150,6 +150,11 @@ FAULTS: Mapping[str, Planted] = {
         frozenset({"hollow-passes", "reward-without-truth"}),
         frozenset({"no-signal", "collapse"}),
         plant=special_casing,
+    ),
+    "gameable": Planted(
+        ("reward.functions=['planted.gameable:GameableReward']",),
+        frozenset({"hollow-passes", "reward-without-truth"}),
+        frozenset({"no-signal", "collapse", "reward-falls"}),
     ),
     "length-paid": Planted(
         ("reward.functions=[code, {function: 'planted.faults:paid_length', weight: 2.0}]",),

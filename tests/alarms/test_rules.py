@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, str, Any, int]] = [  # alarm, level, figures from step 1
     ("not-finite", "critical", {"numerics/rewards_not_finite": 0.05}, 1),
     ("slower", "warn", {"times": {"step": 4.0, "generate": 3.0}}, 15),
     ("slower", "warn", {"signals/sandbox_seconds": 9.0}, 15),
-    ("slower", "warn", {"engine": {"preemptions": 3}}, 5),
+    ("preempted", "warn", {"engine": {"preemptions": 3}}, 5),
     ("unjudged", "warn", {"signals/unscored": 20, "signals/unjudged": 20}, 3),
 ]
 
@@ -114,6 +114,15 @@ LOOK_ALIKES: dict[str, Any] = {
         "signals/sandbox_seconds": 3.0,
     },
     "tasks are learned": {"signals/groups_without_signal": 13, "signals/groups_all_pass": 12, "pass_rate": 0.95},
+    "shorter completions": {
+        "completions/mean_length": 2.0,
+        "completions/max_length": 4.0,
+        "times": {"step": 1.2, "generate": 0.6, "update": 0.3},
+    },
+    "more programs differ, and have to be judged": {
+        "signals/distinct_share": 1.0,
+        "times": {"step": 2.1, "reward_exposed": 0.12, "update": 0.7},
+    },
     "a few without a reward": {"signals/unscored": 3},
     "one program that leaves": {"signals/tampering": 1, "signals/tampering_passed": 1},
     "nothing sampled in a step": lambda since: {name: None for name in line(1) if "/" in name or name == "reward"},
