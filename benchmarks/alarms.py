@@ -32,6 +32,8 @@ from planted.faults import FAULTS, HEALTHY, Planted, every  # noqa: E402
 from planted.healthy_series import healthy_series  # noqa: E402
 
 from ascent.alarms.fold import fold  # noqa: E402
+from ascent.alarms.line import Line  # noqa: E402
+from ascent.errors import InputError  # noqa: E402
 from ascent.tracking.run_directory import write_json, write_text  # noqa: E402
 
 RESULTS = FOLDER / "results" / "alarms"
@@ -133,14 +135,19 @@ def run_cell(name: str, seed: int, runs: Path | None) -> None:
         run = run_directory.create(Path(folder), "run")
         run.config.write_text(settings.to_yaml(), encoding="utf-8")
         write_environment(run.path, preflight(weight_updates=True))
-        training.train(settings, run)
+        ended = None
+        try:
+            training.train(settings, run)
+        except InputError as error:  # a fault may end a run; what it had told before counts
+            ended = error.message
         lines, alarms = (run_directory.read_json_lines(path) for path in (run.metrics, run.alarms))
     told = ("name", "level", "step", "since", "what")
     result = {
         "steps": len(lines),
+        **({} if ended is None else {"ended": ended}),
         "seconds": round(time.monotonic() - began),
         "alarms": [{key: alarm[key] for key in told} for alarm in alarms],
-        "pass_rate": [round(line.get("pass_rate") or 0.0, 3) for line in lines[:: max(1, len(lines) // 10)]],
+        "pass_rates": [Line.of(line).number("pass_rate") for line in lines[:: max(1, len(lines) // 10)]],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_json(result_file(name, seed), result)
