@@ -208,3 +208,24 @@ def test_runs_of_earlier_releases_are_judged_by_what_they_have() -> None:
 def test_facts_may_all_be_unknown() -> None:
     for _, _, figures, _ in FAULTS:
         alarms_of(140, after(100, figures), RunFacts())
+
+
+def test_no_figure_makes_a_rule_raise() -> None:
+    """Whatever a line holds in the place of a figure: it is judged, or it isn't."""
+    rng = random.Random(1)
+    strange: list[Any] = [None, math.nan, math.inf, -math.inf, "nan", "-inf", "x", 0, -1.0, 1e300, True, [], {}, [None]]
+
+    def change(step: int) -> Mapping[str, Any]:
+        names = [name for name in line(1) if name != "step"]
+        return {name: rng.choice(strange) for name in rng.sample(names, 12)} if rng.random() < 0.7 else {}
+
+    for _ in range(10):
+        evaluations = [{"step": rng.randrange(200), "results": rng.choice([*strange, {"a": {"sampled": 0.5}}])}]
+        alarms_of(200, change, RunFacts() if rng.random() < 0.5 else FACTS, evaluations)
+
+
+def test_one_figure_that_is_no_number_leaves_the_others_judged() -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return {"reward": math.nan if step == 90 else 0.2 if step > 100 else 0.5 + random.Random(step).gauss(0, 0.02)}
+
+    assert {alarm.name for alarm in alarms_of(160, change)} == {"not-finite", "reward-falls"}

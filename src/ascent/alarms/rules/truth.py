@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from ascent.alarms.alarm import Firing
 from ascent.alarms.facts import RunFacts
 from ascent.alarms.line import Line
@@ -179,7 +177,7 @@ class HeldOutFalls(Rule):
         pairs = [(self._first[task], rate) for task, rate in rates.items() if task in self._first]
         if len(pairs) < self.LEAST_TASKS:
             return None
-        fall, rise = paired_change(pairs), self._recent.mean - statistics.fmean(self._early)
+        fall, rise = paired_change(pairs), self._recent.mean - sum(self._early) / len(self._early)
         if fall.size > -self.FALL or fall.z > -self.Z or rise < self.RISE:
             return None
         return Firing(
