@@ -137,7 +137,7 @@ def test_what_only_looks_like_a_fault_raises_no_alarm(what: str) -> None:
 
 def test_a_reward_for_length_is_found_by_tests_that_all_completions_take() -> None:
     """What is paid beside the tests is another function's."""
-    facts = replace(FACTS, only_code=False, reward_range=None)
+    facts = replace(FACTS, only_code=False, reward_range=None, compile_reward=0.0)
     rise: Change = after(60, lambda since: {"reward": 0.5 + min(0.5, 0.02 * since), "signals/reward_max": 1.5})
     assert "reward-without-truth" in {alarm.name for alarm in alarms_of(140, rise, facts)}
 
