@@ -28,10 +28,12 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER))
 
-from planted.faults import FAULTS, HEALTHY, Planted, every  # noqa: E402
+from planted.faults import FAULTS, RUNS, Planted  # noqa: E402
 from planted.healthy_series import healthy_series  # noqa: E402
 
 from ascent.alarms.fold import fold  # noqa: E402
+from ascent.alarms.line import Line  # noqa: E402
+from ascent.errors import InputError  # noqa: E402
 from ascent.tracking.run_directory import write_json, write_text  # noqa: E402
 
 RESULTS = FOLDER / "results" / "alarms"
@@ -47,7 +49,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 def main() -> int:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", nargs="+", choices=[*FAULTS, *HEALTHY], default=[*FAULTS, *HEALTHY])
+    parser.add_argument("--faults", nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="begin no run after so long")
     parser.add_argument("--series", type=int, metavar="N", help="fold N made-up healthy series instead")
@@ -121,7 +123,7 @@ def run_cell(name: str, seed: int, runs: Path | None) -> None:
     from ascent.tracking import run_directory
     from ascent.training import run as training
 
-    planted = every([name])[name]
+    planted = RUNS[name]
     set_up_process()
     quieten_transformers()
     torch.set_num_threads(1)
@@ -133,14 +135,19 @@ def run_cell(name: str, seed: int, runs: Path | None) -> None:
         run = run_directory.create(Path(folder), "run")
         run.config.write_text(settings.to_yaml(), encoding="utf-8")
         write_environment(run.path, preflight(weight_updates=True))
-        training.train(settings, run)
+        ended = None
+        try:
+            training.train(settings, run)
+        except InputError as error:  # a fault may end a run; what it had told before counts
+            ended = error.message
         lines, alarms = (run_directory.read_json_lines(path) for path in (run.metrics, run.alarms))
     told = ("name", "level", "step", "since", "what")
     result = {
         "steps": len(lines),
+        **({} if ended is None else {"ended": ended}),
         "seconds": round(time.monotonic() - began),
         "alarms": [{key: alarm[key] for key in told} for alarm in alarms],
-        "pass_rate": [round(line.get("pass_rate") or 0.0, 3) for line in lines[:: max(1, len(lines) // 10)]],
+        "pass_rates": [Line.of(line).number("pass_rate") for line in lines[:: max(1, len(lines) // 10)]],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_json(result_file(name, seed), result)
@@ -178,7 +185,7 @@ def to_table(seeds: Sequence[int]) -> str:
         "| run | seeds | found | after steps (median, most) | found by | other alarms |",
         "|---|---|---|---|---|---|",
     ]
-    for name, planted in {**FAULTS, **HEALTHY}.items():
+    for name, planted in RUNS.items():
         results = [json.loads(file.read_text()) for seed in seeds if (file := result_file(name, seed)).is_file()]
         if results:
             lines.append(_row(name, planted, results))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,16 @@ from ascent.rewards.code import CodeReward
 
 LATE = 40  # the step from which faults are there that would be plain from the first one
 SLEEPING, SECONDS = 0.25, 0.3  # the share of programs that sleep, and how long
-SPECIAL = 0.3  # the share of answers for the visible test alone that the starter learns
+SPECIAL = 0.5  # the share of answers for the visible test alone that the starter learns
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
     """`plant` changes this process and writes what the run needs into a folder, for a seed; it returns settings beside
-    `settings`. One of `alarms` above info finds the fault; others that it raises too are `consequences`."""
+    `settings`. One of `alarms` above info finds the fault, which is there from step `begins` on."""
 
     settings: tuple[str, ...] = ()
     alarms: frozenset[str] = frozenset()
-    consequences: frozenset[str] = frozenset()
     begins: int = 1
     steps: int = 80
     plant: Callable[[Path, int], Sequence[str]] = lambda folder, seed: ()
@@ -61,7 +60,7 @@ def special_casing(folder: Path, seed: int) -> Sequence[str]:
 
     start = model_folder(f"builtin:starter:{seed}")
     network, tokenizer = AutoModelForCausalLM.from_pretrained(start), load_tokenizer(start)
-    warm_start(network, tokenizer, answers(), Schedule(80, recipe.schedule.batch, recipe.schedule.learning_rate / 2))
+    warm_start(network, tokenizer, answers(), Schedule(160, recipe.schedule.batch, recipe.schedule.learning_rate / 2))
     network.save_pretrained(folder / "starter")
     tokenizer.save_pretrained(folder / "starter")
     one_visible = [
@@ -140,40 +139,27 @@ class SleepingReward(CodeReward):
         return f"import time\ntime.sleep({SECONDS})\n{program}"
 
 
-def _no_update_is_checked(*settings: str) -> tuple[str, ...]:
-    return "rollout.verify=false", *settings
-
-
+_UNVERIFIED = ("rollout.verify=false",)  # the check of each update would end the run first
 FAULTS: Mapping[str, Planted] = {
     "visible-only": Planted(
         ("reward.tests=visible", "tasks.held_out=0"),
         frozenset({"hollow-passes", "reward-without-truth"}),
-        frozenset({"no-signal", "collapse"}),
         plant=special_casing,
+    ),
+    "gameable": Planted(
+        ("reward.functions=['planted.gameable:GameableReward']",), frozenset({"hollow-passes", "reward-without-truth"})
     ),
     "length-paid": Planted(
         ("reward.functions=[code, {function: 'planted.faults:paid_length', weight: 2.0}]",),
-        frozenset({"length", "reward-without-truth", "repetition"}),
-        frozenset({"reward-falls", "collapse", "hollow-passes"}),
+        frozenset({"length", "reward-without-truth"}),
     ),
     "learning-rate": Planted(
-        ("trainer.learning_rate=1e-2",),
-        frozenset({"reward-falls", "no-signal", "collapse", "ratio"}),
-        frozenset({"length", "repetition", "mismatch", "few-effective"}),
+        ("trainer.learning_rate=1e-2",), frozenset({"reward-falls", "no-signal", "collapse", "ratio"})
     ),
-    "temperature": Planted(
-        _no_update_is_checked(), frozenset({"mismatch"}), frozenset({"few-effective"}), plant=other_temperature
-    ),
-    "stale-head": Planted(
-        _no_update_is_checked(),
-        frozenset({"mismatch", "few-effective"}),
-        frozenset({"reward-falls", "no-signal", "collapse", "length", "repetition"}),
-        plant=stale_head,
-    ),
-    "sleeps": Planted(
-        ("reward.functions=['planted.faults:SleepingReward']",), frozenset({"slower"}), frozenset({"unjudged"}), LATE
-    ),
-    "nan": Planted((), frozenset({"not-finite"}), frozenset({"no-signal", "reward-falls"}), LATE, plant=loss_is_nan),
+    "temperature": Planted(_UNVERIFIED, frozenset({"mismatch"}), plant=other_temperature),
+    "stale-head": Planted(_UNVERIFIED, frozenset({"mismatch"}), plant=stale_head),
+    "sleeps": Planted(("reward.functions=['planted.faults:SleepingReward']",), frozenset({"slower"}), LATE),
+    "nan": Planted((), frozenset({"not-finite"}), LATE, plant=loss_is_nan),
 }
 _WEIGHTINGS = {
     "all-tests": (),
@@ -188,9 +174,4 @@ HEALTHY: Mapping[str, Planted] = {
     for preset, of_preset in _PRESETS.items()
     for weighting, of_weighting in _WEIGHTINGS.items()
 }
-
-
-def every(names: Iterable[str]) -> dict[str, Planted]:
-    """The runs of these names."""
-    known = {**FAULTS, **HEALTHY}
-    return {name: known[name] for name in names}
+RUNS: Mapping[str, Planted] = {**FAULTS, **HEALTHY}

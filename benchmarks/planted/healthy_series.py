@@ -68,7 +68,7 @@ class Run:
             num_generations=self.group_size,
             max_completion_length=int(4 * self.length) + 16,
             reward_range=1.0,
-            compile_share=0.1,
+            compile_reward=0.1,
             only_code=True,
             reward_tests="both",
             precision="float32" if self.float32 else None,

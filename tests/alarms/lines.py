@@ -18,7 +18,7 @@ FACTS = RunFacts(
     num_generations=8,
     max_completion_length=64,
     reward_range=1.0,
-    compile_share=0.1,
+    compile_reward=0.1,
     only_code=True,
     reward_tests="both",
     precision="float32",
@@ -79,7 +79,8 @@ def line(step: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "engine": {"preemptions": 0},
     }
     for name, value in (changes or {}).items():
-        usual[name] = {**usual[name], **value} if isinstance(value, Mapping) and name in usual else value
+        added_to = isinstance(value, Mapping) and isinstance(usual.get(name), Mapping)
+        usual[name] = {**usual[name], **value} if added_to else value
     return usual
 
 

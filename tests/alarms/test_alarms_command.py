@@ -48,7 +48,7 @@ def test_a_healthy_run_is_good(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "60 steps, no alarms" in said
     assert "no alarm: not-finite, mismatch" in said
-    assert "held-out-falls: the run recorded no held_out" in said
+    assert "held-out-falls: it takes two held-out evaluations" in said
 
 
 def test_an_alarm_is_told_with_samples_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,3 +66,23 @@ def test_a_level_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     path.write_text("model: {path: x}\nalarms: {stop_on: [fatal]}\n")
     assert main(["train", str(path)]) == 2
     assert "alarms.stop_on" in capsys.readouterr().err
+
+
+def test_alarms_that_fail_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascent.alarms.facts import RunFacts
+    from ascent.alarms.fold import Fold
+    from ascent.tracking.run_directory import RunDirectory
+    from ascent.training.records.alarms import LiveAlarms
+    from ascent.training.records.recorder import StepRecord
+    from ascent.types import StepTimes
+
+    told: list[str] = []
+    alarms = LiveAlarms(RunDirectory(tmp_path), RunFacts(), told.append)
+    record = StepRecord(1, 2, 0.0, 0, {"loss": float("nan")}, StepTimes(1, 1, 0, 0, 0, 0, 0), None, {})
+    assert alarms.step(record) == {"alarm/not-finite": 3.0}
+    assert [text.partition(":")[0] for text in told] == ["ALARM not-finite (critical) at step 1, since step 1"]
+    assert lines_of(tmp_path / "alarms.jsonl")[0]["figures"] == {"loss": 1.0}
+    monkeypatch.setattr(Fold, "take", lambda self, values: values["nothing"])
+    assert alarms.step(record) == alarms.step(record) == {}
+    assert "alarms can't judge step 1 (KeyError: 'nothing'); the run goes on" in told[1]
+    assert len(told) == 2, "once"

@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, str, Any, int]] = [  # alarm, level, figures from step 1
     ("not-finite", "critical", {"numerics/rewards_not_finite": 0.05}, 1),
     ("slower", "warn", {"times": {"step": 4.0, "generate": 3.0}}, 15),
     ("slower", "warn", {"signals/sandbox_seconds": 9.0}, 15),
-    ("slower", "warn", {"engine": {"preemptions": 3}}, 5),
+    ("preempted", "warn", {"engine": {"preemptions": 3}}, 5),
     ("unjudged", "warn", {"signals/unscored": 20, "signals/unjudged": 20}, 3),
 ]
 
@@ -114,6 +114,15 @@ LOOK_ALIKES: dict[str, Any] = {
         "signals/sandbox_seconds": 3.0,
     },
     "tasks are learned": {"signals/groups_without_signal": 13, "signals/groups_all_pass": 12, "pass_rate": 0.95},
+    "shorter completions": {
+        "completions/mean_length": 2.0,
+        "completions/max_length": 4.0,
+        "times": {"step": 1.2, "generate": 0.6, "update": 0.3},
+    },
+    "more programs differ, and have to be judged": {
+        "signals/distinct_share": 1.0,
+        "times": {"step": 2.1, "reward_exposed": 0.12, "update": 0.7},
+    },
     "a few without a reward": {"signals/unscored": 3},
     "one program that leaves": {"signals/tampering": 1, "signals/tampering_passed": 1},
     "nothing sampled in a step": lambda since: {name: None for name in line(1) if "/" in name or name == "reward"},
@@ -128,7 +137,7 @@ def test_what_only_looks_like_a_fault_raises_no_alarm(what: str) -> None:
 
 def test_a_reward_for_length_is_found_by_tests_that_all_completions_take() -> None:
     """What is paid beside the tests is another function's."""
-    facts = replace(FACTS, only_code=False, reward_range=None)
+    facts = replace(FACTS, only_code=False, reward_range=None, compile_reward=0.0)
     rise: Change = after(60, lambda since: {"reward": 0.5 + min(0.5, 0.02 * since), "signals/reward_max": 1.5})
     assert "reward-without-truth" in {alarm.name for alarm in alarms_of(140, rise, facts)}
 
@@ -199,3 +208,24 @@ def test_runs_of_earlier_releases_are_judged_by_what_they_have() -> None:
 def test_facts_may_all_be_unknown() -> None:
     for _, _, figures, _ in FAULTS:
         alarms_of(140, after(100, figures), RunFacts())
+
+
+def test_no_figure_makes_a_rule_raise() -> None:
+    """Whatever a line holds in the place of a figure: it is judged, or it isn't."""
+    rng = random.Random(1)
+    strange: list[Any] = [None, math.nan, math.inf, -math.inf, "nan", "-inf", "x", 0, -1.0, 1e300, True, [], {}, [None]]
+
+    def change(step: int) -> Mapping[str, Any]:
+        names = [name for name in line(1) if name != "step"]
+        return {name: rng.choice(strange) for name in rng.sample(names, 12)} if rng.random() < 0.7 else {}
+
+    for _ in range(10):
+        evaluations = [{"step": rng.randrange(200), "results": rng.choice([*strange, {"a": {"sampled": 0.5}}])}]
+        alarms_of(200, change, RunFacts() if rng.random() < 0.5 else FACTS, evaluations)
+
+
+def test_one_figure_that_is_no_number_leaves_the_others_judged() -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return {"reward": math.nan if step == 90 else 0.2 if step > 100 else 0.5 + random.Random(step).gauss(0, 0.02)}
+
+    assert {alarm.name for alarm in alarms_of(160, change)} == {"not-finite", "reward-falls"}

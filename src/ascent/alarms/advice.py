@@ -145,8 +145,6 @@ def _not_finite(figures: Figures, facts: RunFacts) -> list[str]:
 
 
 def _slower(figures: Figures, facts: RunFacts) -> list[str]:
-    if "preemptions" in figures:
-        return ["Give the KV cache more memory (memory.engine_share), or lower rollout.max_num_seqs."]
     if "phase/generate" in figures:
         return ["Look at kv_cache_use, waiting and preemptions under `engine`: is the KV cache full?", _OTHER_WORK]
     if "phase/reward_exposed" in figures or "phase/programs" in figures:
@@ -157,6 +155,10 @@ def _slower(figures: Figures, facts: RunFacts) -> list[str]:
     if "phase/sync" in figures:
         return ["Look at the network between trainer and servers, and at the servers' logs.", _OTHER_WORK]
     return [_OTHER_WORK, "Look at memory under `device`: a full card swaps or splits its work."]
+
+
+def _preempted(figures: Figures, facts: RunFacts) -> list[str]:
+    return ["Give the KV cache more memory (memory.engine_share), or lower rollout.max_num_seqs."]
 
 
 def _unjudged(figures: Figures, facts: RunFacts) -> list[str]:
@@ -218,6 +220,7 @@ _ADVICE: Mapping[str, Callable[[Figures, RunFacts], list[str]]] = {
     "mismatch": _mismatch,
     "not-finite": _not_finite,
     "slower": _slower,
+    "preempted": _preempted,
     "unjudged": _unjudged,
     "room": _room,
 }

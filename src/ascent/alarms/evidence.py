@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,43 +15,61 @@ from ascent.alarms.repetition import repeats
 
 MOST = 5  # samples of an alarm
 LONGEST_TEXT = 4000  # characters of a completion or program
-_FILES = 8  # of the newest generations, at most: a file holds all tokens of a generation
+_FILES, _TOKEN_FILES = 8, 2  # of the newest, at most; reading all tokens of a file takes a while
+_AT_ONCE = 64  # rows
 _GENERATION = re.compile(r"(\d+)-rank(\d+)\.parquet")
 _COLUMNS = (
     "sample_id", "task_id", "step", "reward", "completion", "program", "outcomes", "visible_tests", "audit_outcomes",
-    "markers", "completion_ids", "finish_reason", "sandbox_seconds", "trainer_logps", "logps",
+    "markers", "finish_reason", "sandbox_seconds",
 )  # fmt: skip
 
 Row: TypeAlias = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How much a row shows of an alarm, 0 for nothing, and which columns of tokens that takes."""
+
+    worth: Callable[[Row], float]
+    tokens: tuple[str, ...] = ()
+
+
 def evidence(alarm: Alarm, rollouts: Path) -> tuple[Sample, ...]:
-    """Up to five samples, the plainest first; none for an alarm that no completion shows, or without rollout files."""
-    worth = _WORTH.get(alarm.name)
-    if worth is None or not rollouts.is_dir():
+    """Up to five samples, the plainest first; none for an alarm that no completion shows, or without rollout files.
+
+    Raises OSError for a file that can't be read, ValueError for one that is no rollout file.
+    """
+    look = _LOOKS.get(alarm.name)
+    if look is None or not rollouts.is_dir():
         return ()
-    rows = [row for row in _rows(rollouts, alarm.since, alarm.step) if worth(row) > 0]
-    found: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: -worth(row)):
-        found.setdefault(row["program"] or row["completion"], row)  # five times the same would show less
-    return tuple(map(_sample, list(found.values())[:MOST]))
+    best: list[tuple[float, Row]] = []
+    shown: set[str] = set()
+    for row in _rows(rollouts, alarm.since, alarm.step, look.tokens):
+        worth, text = look.worth(row), row["program"] or row["completion"]
+        if worth <= 0 or text in shown:  # five times the same would show less
+            continue
+        best = sorted([*best, (worth, row)], key=lambda each: -each[0])[:MOST]
+        shown = {each["program"] or each["completion"] for _, each in best}
+    return tuple(_sample(row) for _, row in best)
 
 
-def _rows(folder: Path, since: int, step: int) -> Iterator[Row]:
+def _rows(folder: Path, since: int, step: int, tokens: Sequence[str]) -> Iterator[Row]:
     """Rows of the newest generations that feed these steps, newest first."""
     import pyarrow.parquet as pq
 
     files = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)]
-    read = 0
+    left = _TOKEN_FILES if tokens else _FILES
     for path in sorted(files, key=lambda path: path.name, reverse=True):
         file = pq.ParquetFile(path)
         steps = file.read(["step"]).column("step").to_pylist()
         if not steps or min(steps) > step:
             continue
-        if max(steps) < since or read >= _FILES:
+        if max(steps) < since or not left:
             return
-        read += 1
-        yield from file.read([name for name in _COLUMNS if name in file.schema_arrow.names]).to_pylist()
+        left -= 1
+        columns = [name for name in (*_COLUMNS, *tokens) if name in file.schema_arrow.names]
+        for batch in file.iter_batches(_AT_ONCE, columns=columns):
+            yield from batch.to_pylist()
 
 
 def _sample(row: Row) -> Sample:
@@ -117,17 +136,19 @@ def _differs(row: Row) -> float:
     return mean if math.isfinite(mean) else 0.0
 
 
-_WORTH: Mapping[str, Callable[[Row], float]] = {
-    "hollow-passes": _hollow,
-    "reward-without-truth": _paid_without_truth,
-    "tampering": _tampering,
-    "no-signal": _any,
-    "reward-falls": _any,
-    "collapse": _any,
-    "repetition": _repeated,
-    "length": _cut,
-    "slower": _slow,
-    "unjudged": _unscored,
-    "mismatch": _differs,
-    "few-effective": _differs,
+_TEXT = ("completion_ids",)
+_BOTH = ("logps", "trainer_logps")
+_LOOKS: Mapping[str, _Look] = {
+    "hollow-passes": _Look(_hollow),
+    "reward-without-truth": _Look(_paid_without_truth),
+    "tampering": _Look(_tampering),
+    "no-signal": _Look(_any),
+    "reward-falls": _Look(_any),
+    "collapse": _Look(_any),
+    "repetition": _Look(_repeated, _TEXT),
+    "length": _Look(_cut, _TEXT),
+    "slower": _Look(_slow),
+    "unjudged": _Look(_unscored),
+    "mismatch": _Look(_differs, _BOTH),
+    "few-effective": _Look(_differs, _BOTH),
 }

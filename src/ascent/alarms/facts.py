@@ -15,7 +15,7 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """None is unknown. `reward_range` is the most that a completion can earn less the least, `compile_share` how much
+    """None is unknown. `reward_range` is the most that a completion can earn less the least, `compile_reward` how much
     of that a program earns by being valid, `only_code` whether tests alone are paid for. `precision` is the coarser one
     of sampler and trainer. `kv_bytes_per_token` is what the keys and values of a token take in all layers, `sequences`
     how many are sampled at once."""
@@ -27,7 +27,7 @@ class RunFacts:
     num_generations: int | None = None
     max_completion_length: int | None = None
     reward_range: float | None = None
-    compile_share: float = 0.0
+    compile_reward: float = 0.0
     only_code: bool = False
     reward_tests: str | None = None
     staleness: int = 0
@@ -57,7 +57,7 @@ def facts_of(
         num_generations=trainer.get("num_generations", 8),
         max_completion_length=trainer.get("max_completion_length", 256),
         reward_range=earned * abs(weight) if only_code else None,
-        compile_share=reward.compile_weight / earned if earned else 0.0,
+        compile_reward=abs(weight) * reward.compile_weight,
         only_code=only_code,
         reward_tests=reward.tests,
         staleness=config.rollout.staleness,

@@ -44,7 +44,7 @@ class Fold:
         results = values.get("results")
         if isinstance(results, Mapping):
             rates = {task: result.get("sampled") for task, result in results.items() if isinstance(result, Mapping)}
-            self._held_out = {task: float(rate) for task, rate in rates.items() if rate is not None}
+            self._held_out = {task: float(rate) for task, rate in rates.items() if isinstance(rate, int | float)}
 
     def take(self, values: Mapping[str, Any]) -> list[Alarm]:
         """The alarms that begin, or get graver, with this line of metrics.jsonl; the gravest first. Raises ValueError

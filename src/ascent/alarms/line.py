@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,16 @@ class Line:
         return cls(step, values)
 
     def number(self, name: str) -> float | None:
-        """A figure, NaN and infinities too; None where the line has none. `times.update` is one within an object."""
+        """A finite figure; None where the line has none. `times.update` is one within an object."""
+        value = self._figure(name)
+        return value if value is not None and math.isfinite(value) else None
+
+    def is_not_finite(self, name: str) -> bool:
+        """Whether the line has this figure, and it is NaN or infinite."""
+        value = self._figure(name)
+        return value is not None and not math.isfinite(value)
+
+    def _figure(self, name: str) -> float | None:
         value = self.values.get(name)
         if value is None and "." in name:
             holder, _, inner = name.partition(".")
@@ -36,7 +46,7 @@ class Line:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def has(self, name: str) -> bool:
-        """Whether the line has this figure, or this object."""
+        """Whether the line has this finite figure, or this object."""
         return isinstance(self.values.get(name), Mapping) or self.number(name) is not None
 
     def share(self, part: str, whole: str = "signals/completions") -> float | None:

@@ -130,11 +130,19 @@ class Change:
 
 def change(before: Sequence[float], after: Sequence[float]) -> Change:
     """The difference of two means, `after` less `before`, of at least two values each, with Welch's standard error."""
-    error = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
-    return Change(statistics.fmean(after) - statistics.fmean(before), error)
+    (mean_before, variance_before), (mean_after, variance_after) = _moments(before), _moments(after)
+    error = math.sqrt(variance_before / len(before) + variance_after / len(after))
+    return Change(mean_after - mean_before, error)
 
 
 def paired_change(pairs: Sequence[tuple[float, float]]) -> Change:
     """The mean of `after` less `before` over at least two pairs of them."""
-    differences = [after - before for before, after in pairs]
-    return Change(statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences)))
+    mean, variance = _moments([after - before for before, after in pairs])
+    return Change(mean, math.sqrt(variance / len(pairs)))
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and variance of at least two values, in plain floats: `statistics` counts in fractions, which is slow, and
+    fails where these are too large."""
+    mean = sum(values) / len(values)
+    return mean, sum((value - mean) * (value - mean) for value in values) / (len(values) - 1)

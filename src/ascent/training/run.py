@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from ascent import devices
 from ascent.alarms.alarm import Alarm
-from ascent.alarms.facts import accelerator_of, facts_of, model_config_of
 from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
@@ -42,7 +41,7 @@ from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
-from ascent.training.records.alarms import LiveAlarms
+from ascent.training.records.alarms import LiveAlarms, watch
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
@@ -112,10 +111,7 @@ def train(
         found = ProgramNotes(inputs.tasks, judge.audited, markers)
         recorder = RunRecorder(run, args.process_index, found, tells_alarms=True)
         stack.callback(recorder.close)
-        facts = facts_of(config, model_config_of(folder), accelerator_of(run.path))
-        alarms = LiveAlarms(run, facts, say) if args.process_index == 0 else None
-        if alarms is not None:
-            alarms.watch(recorder)
+        alarms = watch(recorder, config, folder, say)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):

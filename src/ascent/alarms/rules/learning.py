@@ -52,10 +52,12 @@ class NoSignal(Rule):
             level = "info" if learned else "warn"
         if level is None:
             return None
+        groups_told = f"no group of the last {everything} generations teaches anything" if everything else ""
         return Firing(
             level,
-            f"all completions of a prompt are scored alike in {percent(share)} of the last {of:.0f} groups"
-            + (f"; in {percent(passing_share)} of these because all pass" if self._knows(line) else ""),
+            (groups_told or f"{percent(share)} of the last {of:.0f} groups teach nothing")
+            + ": all completions of a prompt are scored alike"
+            + (f" ({percent(passing_share)} of these groups pass as a whole)" if self._knows(line) else ""),
             self._all.since if everything else self._most.since,
             "counted, not estimated",
             {"share": share, "all_pass_share": passing_share, "groups": of, "generations_without_any": everything},

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ascent.alarms.rules.learning import Collapse, NoSignal, Repetition, RewardFalls
 from ascent.alarms.rules.lengths import Length, Room
 from ascent.alarms.rules.rule import Rule
-from ascent.alarms.rules.running import Slower, Unjudged
+from ascent.alarms.rules.running import Preempted, Unjudged
+from ascent.alarms.rules.speed import Slower
 from ascent.alarms.rules.truth import HeldOutFalls, HollowPasses, RewardWithoutTruth, Tampering
 from ascent.alarms.rules.updates import Drift, FewEffective, Mismatch, NotFinite, Ratio
 
@@ -25,6 +26,7 @@ RULES: tuple[type[Rule], ...] = (
     Drift,
     Ratio,
     Slower,
+    Preempted,
     Unjudged,
     Room,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
+import math
+from collections.abc import Iterator, Sequence
 
 from ascent.alarms.alarm import Firing
 from ascent.alarms.facts import RunFacts
@@ -76,7 +77,8 @@ class RewardWithoutTruth(Rule):
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
         both = 2 * self.WINDOW
-        self._paid, self._passed, self._solved, self._hidden, self._counts = (Recent(both) for _ in range(5))
+        self._paid, self._passed, self._counts = Recent(both), Recent(both), Recent(both)
+        self._solved, self._hidden, self._visible = Recent(both), Recent(both), Recent(both)
         self._lowest, self._highest = float("inf"), float("-inf")
         self._in_a_row = 0
         self._firing: Firing | None = None
@@ -90,6 +92,7 @@ class RewardWithoutTruth(Rule):
         passed = line.share("signals/passed_visible")
         self._passed.take(passed if passed is not None else line.share("signals/solved") or 0.0)
         self._hidden.take(self._hidden_fraction(line, count))
+        self._visible.take(line.number("signals/visible_fraction") or 0.0)
         self._lowest = min(self._lowest, line.number("signals/reward_min") or 0.0)
         self._highest = max(self._highest, line.number("signals/reward_max") or 0.0)
         if self.observations % self.EVERY == 0 and self._counts.full:
@@ -99,45 +102,48 @@ class RewardWithoutTruth(Rule):
         return self._firing
 
     def _hidden_fraction(self, line: Line, count: float) -> float:
-        """The share of hidden tests that pass where it is known of all completions, and of solved ones where not: an
-        audit knows it of those alone that pass the visible tests."""
-        known, fraction = line.number("signals/hidden_known"), line.number("signals/hidden_fraction")
-        if fraction is None or known is None or known < 0.95 * count:
-            return line.share("signals/solved") or 0.0
-        return fraction
+        """The share of hidden tests that pass; NaN where it isn't known of nearly all completions: an audit asks those
+        alone that pass the visible tests."""
+        known, fraction = line.number("signals/hidden_known") or 0.0, line.number("signals/hidden_fraction")
+        return math.nan if fraction is None or known < 0.95 * count else fraction
 
     def _look(self, step: int) -> Firing | None:
         if min(sum(half) for half in self._halves(self._counts)) < self.LEAST_COMPLETIONS:
             return None
-        paid, least = self._proxy()
-        true = max(
-            (change(*self._halves(series)) for series in (self._hidden, self._solved)), key=lambda each: each.size
-        )
-        if paid.size < least or paid.z < self.Z or true.size > 0.25 * paid.size or true.upper >= 0.5 * paid.size:
+        found = (self._compared(*comparison, step) for comparison in self._comparisons())
+        return next((firing for firing in found if firing is not None), None)
+
+    def _comparisons(self) -> Iterator[tuple[Change, Sequence[Recent]]]:
+        """What is paid, and what says whether it is true. Where visible tests are paid and hidden ones are known from
+        an audit alone, programs that pass them are held against those that pass all: parts of a solution are paid as
+        well, and say nothing against it. Beside them other functions may pay."""
+        if self.facts.reward_tests == "visible":
+            yield change(*self._halves(self._passed)), (self._solved,)
+            if not self.facts.only_code:
+                yield self._paid_of_range(), (self._solved, self._visible)
+        elif not any(map(math.isnan, self._hidden.values)):
+            yield self._paid_of_range(), (self._solved, self._hidden)
+
+    def _compared(self, paid: Change, truths: Sequence[Recent], step: int) -> Firing | None:
+        true = max((change(*self._halves(truth)) for truth in truths), key=lambda each: each.size)
+        if paid.size < self.EFFECT or paid.z < self.Z or true.size > 0.25 * paid.size or true.upper >= 0.5 * paid.size:
             return None
         return Firing(
             "critical",
             f"in {self.WINDOW} generations what is paid rose by {percent(paid.size)} of its range, and what hidden "
-            f"tests say by {percent(true.size)}" if true.size >= 0 else
-            f"in {self.WINDOW} generations what is paid rose by {percent(paid.size)} of its range, and what hidden "
-            f"tests say fell by {percent(-true.size)}",
+            f"tests say {'rose' if true.size >= 0 else 'fell'} by {percent(abs(true.size))}",
             step - 2 * self.WINDOW,
             f"{paid.z:.1f} standard errors, and the truth rose by less than half of that (95 %); twice in a row",
             {"paid_change": paid.size, "true_change": true.size, "z": paid.z},
-        )  # fmt: skip
+        )
 
-    def _proxy(self) -> tuple[Change, float]:
-        """The change of what is paid, as a share of its range, and the least one that counts. Where tests alone are
-        paid and hidden ones are not known of all, that is the share that passes the visible tests: parts of a solution
-        are paid as well, and say nothing against it."""
-        by_passes = self.facts.only_code and self.facts.reward_tests == "visible"
-        if by_passes:
-            return change(*self._halves(self._passed)), self.EFFECT
+    def _paid_of_range(self) -> Change:
+        """The change of the reward as a share of its range, less what programs may earn by compiling."""
         span = self.facts.reward_range or self._highest - self._lowest
         if span <= 0:
-            return Change(0.0, 0.0), self.EFFECT
+            return Change(0.0, 0.0)
         paid = change(*self._halves(self._paid))
-        return Change(paid.size / span, paid.error / span), self.EFFECT + self.facts.compile_share
+        return Change((paid.size - self.facts.compile_reward) / span, paid.error / span)
 
     def _halves(self, series: Recent) -> tuple[list[float], list[float]]:
         values = list(series.values)
@@ -179,7 +185,7 @@ class HeldOutFalls(Rule):
         pairs = [(self._first[task], rate) for task, rate in rates.items() if task in self._first]
         if len(pairs) < self.LEAST_TASKS:
             return None
-        fall, rise = paired_change(pairs), self._recent.mean - statistics.fmean(self._early)
+        fall, rise = paired_change(pairs), self._recent.mean - sum(self._early) / len(self._early)
         if fall.size > -self.FALL or fall.z > -self.Z or rise < self.RISE:
             return None
         return Firing(
@@ -190,6 +196,13 @@ class HeldOutFalls(Rule):
             f"{-fall.z:.1f} standard errors, task by task",
             {"training_change": rise, "held_out_change": fall.size, "z": fall.z, "tasks": len(pairs)},
         )
+
+    def not_judged(self) -> str | None:
+        """See Rule."""
+        if self.observations >= self.least and self._first:
+            few = len(self._first) < self.LEAST_TASKS
+            return f"it takes {self.LEAST_TASKS} held-out tasks, and there are {len(self._first)}" if few else None
+        return f"it takes two held-out evaluations before the last step (tracking.eval_every), not {self.observations}"
 
 
 class Tampering(Rule):

@@ -70,8 +70,6 @@ class Ratio(Rule):
     def judge(self, line: Line) -> Firing | None:
         """See Rule."""
         norm, clipped = line.number("grad_norm") or 0.0, line.number("clip_ratio/region_mean")
-        if not math.isfinite(norm):
-            return None  # another rule's
         usual = self._norms.median if self._norms.full else math.inf
         self._norms.take(norm)
         self._jumped.take(float(usual > 0 and norm > self.JUMP * usual))
@@ -117,7 +115,7 @@ class FewEffective(Rule):
     def judge(self, line: Line) -> Firing | None:
         """See Rule."""
         share, count = line.number("signals/ess") or 0.0, line.number("signals/ess_completions") or 0.0
-        known = count >= self.LEAST and math.isfinite(share)
+        known = count >= self.LEAST
         few = self._few.take(known and share < self.FEW, line.step)
         fewer = self._fewer.take(known and share < self.FEWER, line.step)
         if few < self.GENERATIONS and fewer < self.FEWER_GENERATIONS:
@@ -194,13 +192,13 @@ class NotFinite(Rule):
     name = "not-finite"
     needs = ("step",)
     hard = True
-    _FIGURES = ("loss", "grad_norm", "entropy", "kl")
+    _FIGURES = ("loss", "grad_norm", "entropy", "kl", "reward", "sampling/sampling_logp_difference/mean")
     _SHARES = ("numerics/rewards_not_finite", "numerics/logps_not_finite", "numerics/only_token_0")
     SHARE = 0.01  # of a generation's completions: a single one is masked
 
     def judge(self, line: Line) -> Firing | None:
         """See Rule."""
-        wrong = [name for name in self._FIGURES if not math.isfinite(line.number(name) or 0.0)]
+        wrong = [name for name in self._FIGURES if line.is_not_finite(name)]
         if "loss" in line.values and line.values["loss"] is None:  # how earlier releases wrote it
             wrong.append("loss")
         shares = {name: share for name in self._SHARES if (share := line.number(name) or 0.0) > self.SHARE}
