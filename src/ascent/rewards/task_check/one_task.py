@@ -131,7 +131,9 @@ def _tell_apart(
     reference = task.reference or ""
     asked = [
         case
-        for case in neighbours(cases(task.tests, task.entry_point), most=settings.inputs, seed=task.id)
+        for case in neighbours(
+            cases(task.tests, task.entry_point), most=settings.inputs, source=reference, seed=task.id
+        )
         if _is_plain([*case.args, case.kwargs])
     ]
     known = values(bench.answers(task, reference, asked, limits)) if asked else {}

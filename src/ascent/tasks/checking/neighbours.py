@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ascent.tasks.checking.cases import Case
+from ascent.tasks.checking.mutants import parsed
 
 _LONGEST = 400  # characters of an input's text
 _LARGEST = 10_000  # numbers above are left as they are: a loop up to them would take long
 
 
-def neighbours(known: Sequence[Case], *, most: int, seed: str = "") -> list[Case]:
-    """At most `most` calls that no test makes. First arguments of one test with those of another, which are likely to
-    be allowed, then arguments changed a little, one at a time. What they must return is unknown."""
+def neighbours(known: Sequence[Case], *, most: int, source: str = "", seed: str = "") -> list[Case]:
+    """At most `most` calls that no test makes, one argument changed at a time. Arguments of one test with those of
+    another, which are likely to be allowed; the values that the program itself compares with; arguments changed a
+    little. What they must return is unknown."""
     draw = random.Random(seed)
     seen = {(case.function, case.asked) for case in known}
+    kinds = [list(_crossed(known)), list(_told(known, literals(source))), list(_near(known))]
+    for kind in kinds:
+        draw.shuffle(kind)
     found: list[Case] = []
-    crossed = list(_crossed(known))
-    near = list(_near(known))
-    draw.shuffle(crossed)
-    draw.shuffle(near)
-    for case in (*crossed[: most // 3], *near):
-        key = case.function, case.asked
-        if key not in seen and len(key[1]) <= _LONGEST:
-            seen.add(key)
-            found.append(case)
-        if len(found) >= most:
-            break
+    for row in itertools.zip_longest(*kinds):
+        for case in filter(None, row):
+            key = case.function, case.asked
+            if key not in seen and len(key[1]) <= _LONGEST and len(found) < most:
+                seen.add(key)
+                found.append(case)
     return found
+
+
+def literals(source: str) -> list[Any]:
+    """The numbers and strings in a program, each once, and for whole numbers the ones beside it."""
+    tree = parsed(source)
+    nodes = ast.walk(tree) if tree is not None else ()
+    found: dict[tuple[type, Any], None] = {}
+    for value in (node.value for node in nodes if isinstance(node, ast.Constant)):
+        if type(value) is int and abs(value) <= _LARGEST:
+            found |= {(int, value + by): None for by in (-1, 0, 1)}
+        elif isinstance(value, (float, str)) and len(str(value)) <= 40:
+            found[type(value), value] = None
+    return [value for _, value in found]
+
+
+def _told(known: Sequence[Case], told: Sequence[Any]) -> Iterator[Case]:
+    """An argument, or the first item of one, is a value of the program's own."""
+    for case in known[:4]:
+        for place, value in enumerate(case.args):
+            for other in told:
+                if type(other) is type(value):
+                    yield _with(case, place, other)
+                elif isinstance(value, list) and value and type(other) is type(value[0]):
+                    yield _with(case, place, [other, *value[1:]])
 
 
 def _crossed(known: Sequence[Case]) -> Iterator[Case]:

@@ -86,23 +86,28 @@ def opened_folder(path: Path, settings: Mapping[str, Any], step: int) -> Iterato
     """The folder, new or with what an earlier start left; one in which nothing was judged is gone afterwards. Raises
     InputError where it holds another evaluation, is in use, or can't be written."""
     folder = EvaluationFolder(RunDirectory(path), step)
-    file = path / SETTINGS_FILE
-    try:
-        if path.exists() and not file.is_file() and any(path.iterdir()):
-            raise InputError(f"{path} exists already, and is no evaluation", "Choose another folder with --out.")
-        for each in (folder.run.rollouts, folder.partial):
-            each.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
-            if file.is_file():
-                _check_same(file, settings)
-            else:
-                write_json(file, settings)
-            try:
-                yield folder
-            finally:
-                _tidy(folder)
-    except OSError as error:
-        raise InputError(f"{path} can't be written: {error.strerror or error}", "Choose another --out.") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            if path.exists() and not (path / SETTINGS_FILE).is_file() and any(path.iterdir()):
+                raise InputError(f"{path} exists already, and is no evaluation", "Choose another folder with --out.")
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_locked(path))
+            _begin(folder, settings)
+        except OSError as error:
+            raise InputError(f"{path} can't be written: {error.strerror or error}", "Choose another --out.") from error
+        try:
+            yield folder
+        finally:
+            _tidy(folder)
+
+
+def _begin(folder: EvaluationFolder, settings: Mapping[str, Any]) -> None:
+    file = folder.run.path / SETTINGS_FILE
+    if file.is_file():
+        _check_same(file, settings)
+    for each in (folder.run.rollouts, folder.partial):
+        each.mkdir(exist_ok=True)
+    write_json(file, settings)
 
 
 def _tidy(folder: EvaluationFolder) -> None:
