@@ -58,7 +58,7 @@ def wilson(share: float, n: float) -> tuple[float, float]:
     """Wilson's 95 % score interval of a share of `n` trials."""
     centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
     half = Z / (1 + Z * Z / n) * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def t_quantile(degrees: int) -> float:

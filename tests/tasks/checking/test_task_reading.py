@@ -111,8 +111,8 @@ def test_the_solution_in_the_prompt() -> None:
 
 
 def test_stdio_tests_in_the_prompt() -> None:
-    hidden = (StdioTest("3\n1 2 3\n", "6\n"),)
-    asked = task(visible_tests=(), hidden_tests=hidden, entry_point=None, prompt="Input:\n3\n1 2 3\nOutput:\n6")
+    hidden = (StdioTest("4\n11 22 33 44\n", "110\n"),)
+    asked = task(visible_tests=(), hidden_tests=hidden, entry_point=None, prompt="Input:\n4\n11 22 33 44\nOutput: 110")
     assert [each.kind for each in given_away(asked)] == ["tests-in-prompt"]
 
 

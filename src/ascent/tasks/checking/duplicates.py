@@ -84,7 +84,7 @@ def _tests_key(task: Task) -> Hashable:
 
 def _solution_key(task: Task) -> Hashable:
     tree = parsed(task.reference or "") if task.language == "python" else None
-    if tree is None:
+    if tree is None or not tree.body:
         return None
     try:
         return ast.dump(_Renamed().visit(copy.deepcopy(tree)))

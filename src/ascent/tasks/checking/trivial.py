@@ -13,6 +13,7 @@ from ascent.tasks.checking.cases import UNKNOWN, cases, functions
 from ascent.types import Task
 
 _MOST_CONSTANTS = 8
+_LONGEST = 10_000  # characters of one: nobody guesses more
 _CONSTANTS = ("True", "False", "0", "1", "''", "[]")
 _DOES_NOTHING: dict[Language, str] = {
     "c": "int main(void) { return 0; }",
@@ -47,7 +48,8 @@ def trivial_programs(task: Task) -> list[TrivialProgram]:
     stdio = [test for test in task.tests if isinstance(test, StdioTest)]
     if stdio:
         found.append(TrivialProgram("prints its input", "import sys\nprint(sys.stdin.read())\n"))
-        printed = Counter(test.stdout for test in stdio).most_common(_MOST_CONSTANTS)
+        short = [test.stdout for test in stdio if len(test.stdout) <= _LONGEST]
+        printed = Counter(short).most_common(_MOST_CONSTANTS)
         found += [TrivialProgram(f"always prints {_cut(repr(out))}", f"print({out!r})\n") for out, _ in printed]
     return found
 
@@ -73,8 +75,8 @@ _NUMBERS = "inf = float('inf')\nnan = float('nan')\n\n\n"  # as `repr` writes th
 
 def _constants(expected: Sequence[Any]) -> Iterable[str]:
     """As source: what the tests expect, the most frequent first, and what is easily tried."""
-    readable = [value for value in expected if value is not UNKNOWN]
-    wanted = [text for text, _ in Counter(map(repr, readable)).most_common(_MOST_CONSTANTS)]
+    readable = [text for value in expected if value is not UNKNOWN and len(text := repr(value)) <= _LONGEST]
+    wanted = [text for text, _ in Counter(readable).most_common(_MOST_CONSTANTS)]
     return dict.fromkeys((*wanted, *_CONSTANTS))
 
 

@@ -108,7 +108,7 @@ def _transformers(folder: Path, tokenizer: Any, plan: Plan, eos: tuple[int, ...]
     from ascent.rollout.engines.transformers import TransformersEngine
     from ascent.training.sampling_check import load_policy
 
-    model = load_policy(folder, plan.dtype)
+    model = load_policy(folder, plan.dtype, trust_remote_code=plan.trust_remote_code)
     return TransformersEngine(
         lambda: contextlib.nullcontext(model),
         eos_token_ids=eos,
