@@ -45,7 +45,8 @@ SOUND = Task(
 
 
 def found(task: Task, bench: Bench, mutants: int = 20) -> dict[str, Finding]:
-    return {finding.kind: finding for finding in check_task(task, bench, CheckSettings(mutants=mutants)).findings}
+    settings = CheckSettings(repeats=2, mutants=mutants)
+    return {finding.kind: finding for finding in check_task(task, bench, settings).findings}
 
 
 def serious(findings: dict[str, Finding]) -> set[str]:
@@ -79,10 +80,10 @@ PLANTED = {
     ),
     "slow": replace(
         SOUND,
-        reference="import time\ndef f(n):\n    time.sleep(0.4)\n    return n + 1\n",
+        reference="import time\ndef f(n):\n    time.sleep(0.25)\n    return n + 1\n",
         visible_tests=calls((1, 2)),
         hidden_tests=calls((5, 6)),
-        limits=Limits(wall_seconds=1.4),
+        limits=Limits(wall_seconds=0.9),
     ),
     "changes-its-answer": replace(
         SOUND,
@@ -167,7 +168,7 @@ def test_asserts_and_programs_that_read_input(bench: Bench) -> None:
     ],
 )
 def test_a_hostile_reference_is_a_finding_and_nothing_more(reference: str, bench: Bench) -> None:
-    task = replace(SOUND, reference=reference, limits=Limits(wall_seconds=2, cpu_seconds=0.5))
+    task = replace(SOUND, reference=reference, limits=Limits(wall_seconds=1, cpu_seconds=0.2))
     began = time.monotonic()
     assert serious(found(task, bench)) <= {"reference-fails", "too-slow", "flaky"}
     assert time.monotonic() - began < 60
@@ -237,7 +238,7 @@ def test_the_worst_comes_first_and_text_of_tasks_steers_no_terminal(tmp_path: Pa
     [
         (["no_such.jsonl"], "there is no task file"),
         (["builtin:nothing"], "there is no built-in family"),
-        (["builtin", "--held-out", "1.5"], "is no share"),
+        (["builtin", "--held-out", "1.5"], "must lie above 0 and not above 0.5"),
         (["builtin", "--repeats", "1"], "--repeats 1: expected at least 2"),
         (["builtin", "--packages", "no_such_package_here"], "no_such_package_here"),
     ],

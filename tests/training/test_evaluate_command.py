@@ -229,6 +229,7 @@ def test_what_cant_be_asked_is_refused(
     assert "the task has no test" in refusal(capsys, model, "--tasks", untested)
     assert "expected above 0" in refusal(capsys, model, "--tasks", task_file, "--temperature", 0)
     assert "--samples 0: expected at least 1" in refusal(capsys, model, "--tasks", task_file, "--samples", 0)
+    assert "don't fit into its context of 256" in refusal(capsys, model, "--tasks", task_file, "--max-tokens", 256)
     assert "the same as MODEL" in refusal(capsys, model, "--tasks", task_file, "--against", model)
     taken = tmp_path / "taken"
     taken.mkdir()
@@ -290,6 +291,7 @@ def test_tasks_that_only_one_was_asked_are_not_compared() -> None:
     assert (found.better, found.worse) == (("a",), ())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_with_vllm_from_the_command_line(
     ascent: Callable[..., subprocess.CompletedProcess[str]],

@@ -39,7 +39,7 @@ class TaskSetReport:
 
     def counts(self) -> dict[str, int]:
         """Tasks that each kind of finding was made on."""
-        found = Counter(finding.kind for finding in self.findings)
+        found = Counter(kind for check in self.checks for kind in {finding.kind for finding in check.findings})
         return {kind: found[kind] for kind in KINDS if found[kind]}
 
     def mutants(self) -> dict[str, int]:

@@ -42,7 +42,8 @@ def evaluate(asked: Asked) -> EvaluateReport:
     Raises InputError."""
     target = find_target(asked.model)
     other = None if asked.against is None else find_target(asked.against)
-    plan = make_plan(asked, target.config)
+    trust = asked.trust_remote_code or (target.config is not None and target.config.model.trust_remote_code)
+    plan = make_plan(asked, target.config, context=longest_context(target.folder, trust_remote_code=trust))
     if plan.engine == "vllm" and engine_kind() == "cpu":
         check_cpu_engine()
     notes: list[str] = []
@@ -73,6 +74,11 @@ class _Prepared:
 def _evaluate_one(target: Target, plan: Plan, out: Path | None, note: Say) -> PolicyResult:
     tokenizer = load_tokenizer(target.folder, trust_remote_code=plan.trust_remote_code)
     context = longest_context(target.folder, trust_remote_code=plan.trust_remote_code)
+    if plan.max_tokens >= context:
+        raise InputError(
+            f"{target.given}: completions of {plan.max_tokens} tokens don't fit into its context of {context}",
+            "Lower --max-tokens.",
+        )
     found = run_tasks(plan.tasks, tokenizer, context=context, completion=plan.max_tokens, shown=None)
     for each in found.notes:
         note(each)
@@ -152,14 +158,17 @@ def _sample_kinds(
     kinds: Sequence[tuple[str, int]],
 ) -> EngineStats | None:
     """Those batches that no earlier start has judged; None where there was none left."""
-    left = [
-        (kind, n)
+    left = {
+        (kind, n): [
+            min(plan.batch, len(tasks) * n - first)
+            for number, first in enumerate(range(0, len(tasks) * n, plan.batch))
+            if not folder.part(kind, number).is_file()
+        ]
         for kind, n in kinds
-        if not all(folder.part(kind, number).is_file() for number in range(-(-len(tasks) * n // plan.batch)))
-    ]
-    if folder.whole.is_file() or not left:
+    }
+    total = sum(map(sum, left.values()))
+    if folder.whole.is_file() or not total:
         return None
-    total = len(tasks) * sum(n for _, n in left)
     with (
         _progress(total) as progress,
         opened_policy(
@@ -171,8 +180,9 @@ def _sample_kinds(
             progress=progress,
         ) as policy,
     ):
-        for kind, n in left:
-            _sample_kind(policy, folder, reward, tasks, kind, n)
+        for (kind, n), sizes in left.items():
+            if sizes:
+                _sample_kind(policy, folder, reward, tasks, kind, n)
         return policy.engine.stats()
 
 

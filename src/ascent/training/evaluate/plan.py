@@ -63,8 +63,9 @@ class Plan:
     trust_remote_code: bool
 
 
-def make_plan(asked: Asked, config: RunConfig | None) -> Plan:
-    """`config` is that of the run which trained what is evaluated. Raises InputError for what can't be done."""
+def make_plan(asked: Asked, config: RunConfig | None, *, context: int) -> Plan:
+    """`config` is that of the run which trained what is evaluated, `context` the model's limit in tokens. Raises
+    InputError for what can't be done."""
     _check(asked)
     trainer: Mapping[str, Any] = {} if config is None else config.trainer
     sampling = {
@@ -77,6 +78,7 @@ def make_plan(asked: Asked, config: RunConfig | None) -> Plan:
         "repetition_penalty": float(trainer.get("repetition_penalty", 1.0)),
     }
     tasks, held_out = _tasks(asked, config)
+    usual = int(trainer.get("max_completion_length") or min(_MAX_TOKENS, context // 2))
     sandbox = SandboxSection() if config is None else config.sandbox
     if asked.packages:
         sandbox = sandbox.model_copy(update={"packages": list(asked.packages)})
@@ -87,7 +89,7 @@ def make_plan(asked: Asked, config: RunConfig | None) -> Plan:
         samples=asked.samples,
         k=_ks(asked),
         greedy=asked.greedy,
-        max_tokens=asked.max_tokens or int(trainer.get("max_completion_length") or _MAX_TOKENS),
+        max_tokens=asked.max_tokens or usual,
         seed=int(trainer.get("seed", _SEED)) if asked.seed is None else asked.seed,
         sampling=sampling,
         template=trainer.get("chat_template_kwargs") or {},
