@@ -45,6 +45,11 @@ class Alternating:
 
     def generation(self, number: int, records: Any) -> None: ...
 
+    def expect(self, programs: Any) -> None: ...
+
+    def take_signals(self) -> list[Any]:
+        return []
+
     def settle(self) -> None: ...
 
     def next_evaluation(self) -> int:

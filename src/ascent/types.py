@@ -100,12 +100,15 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a completion earned. `total` is None when it could not be judged (the sample is then masked)."""
+    """What a completion earned. `total` is None when it could not be judged (the sample is then masked). The first
+    `visible_tests` of the verdict's outcomes are of visible tests, the others of hidden ones; None where nobody
+    says."""
 
     total: float | None
     parts: dict[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     program: str = ""
+    visible_tests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,3 +75,6 @@ def spread(policy: Path, folder: Path, rank: int, write: Write) -> None:
     except Exception as ended:  # noqa: BLE001 - it is what the test looks at
         error = ended
     write("spread", error)
+
+
+SCENARIOS = (drawn, fails, spread)

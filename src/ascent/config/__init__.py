@@ -277,9 +277,21 @@ def _contradictions(config: RunConfig) -> list[str]:
                 lambda name: config.trainer.get(name, trl_fields.FIELDS[name].usual), _engine_of(config.rollout)
             )
         ]
+    problems += _evaluation_contradictions(config)
     if "output_dir" in config.trainer:
         problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
     return problems + _rollout_contradictions(config)
+
+
+def _evaluation_contradictions(config: RunConfig) -> list[str]:
+    every = config.tracking.eval_every
+    if every is None:
+        return []
+    if not config.tracking.evaluate:
+        return [f"tracking.eval_every={every} contradicts tracking.evaluate=false; keep one of them"]
+    if config.trainer.get("plain"):
+        return [f"tracking.eval_every={every} contradicts trainer.plain=true: TRL's path has trainer.eval_strategy"]
+    return []
 
 
 def _engine_of(rollout: RolloutSection) -> trl_fields.Engine:

@@ -113,6 +113,7 @@ class RewardSection(Section):
     tests_weight: float = pydantic.Field(0.9, ge=0)
     all_tests_weight: float = pydantic.Field(0.0, ge=0)
     tests: Literal["visible", "hidden", "both"] = "both"
+    audit: bool = True  # with tests=visible: programs that pass them are also judged by the hidden ones, unpaid
 
 
 class SandboxSection(Section):
@@ -170,3 +171,4 @@ class TrackingSection(Section):
     evaluate: bool = True  # on the held-out tasks, before and after training
     eval_tasks: int | None = pydantic.Field(64, ge=1)  # at most so many held-out tasks
     eval_samples: int = pydantic.Field(4, ge=1)  # sampled completions of each, beside the greedy one
+    eval_every: int | None = pydantic.Field(None, ge=1)  # also in between, after so many steps each

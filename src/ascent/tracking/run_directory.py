@@ -58,9 +58,19 @@ class RunDirectory:
         return self.path / "origin.json"
 
     @property
+    def tasks(self) -> Path:
+        """The tasks with their tests, one JSON object each."""
+        return self.path / "tasks.jsonl"
+
+    @property
+    def trackers(self) -> Path:
+        """The names that trackers gave to the run."""
+        return self.path / "trackers.json"
+
+    @property
     def settings(self) -> tuple[Path, ...]:
         """What is written before a run has anything to show."""
-        return self.config, self.environment, self.origin
+        return self.config, self.environment, self.origin, self.tasks
 
     @property
     def metrics(self) -> Path:

@@ -103,6 +103,10 @@ def evaluate(trainer: GRPOTrainer, reward: CodeReward, tasks: Sequence[Task], *,
             order = {task.id: place for place, task in enumerate(tasks)}
             found = Evaluation(tuple(sorted(results, key=lambda result: order[result.task_id])), evaluation.step)
             evaluation.metrics |= {"greedy": found.greedy, "sampled": found.sampled}
+            evaluation.results = {
+                result.task_id: {"greedy": result.greedy, "sampled": result.sampled, "samples": samples}
+                for result in found.results
+            }
     finally:
         trainer.model.train(was_training)
     return found

@@ -122,7 +122,8 @@ def _judge_batch(
     record.completions = policy.sample(record.groups, judge)
     record.texts = [texts[place] for place in range(len(tasks))]
     record.scores = [
-        reward.score(futures[place].result(), reward.program(task.id, texts[place])) for place, task in enumerate(tasks)
+        reward.score(futures[place].result(), reward.program(task.id, texts[place]), len(task.visible_tests))
+        for place, task in enumerate(tasks)
     ]
     record.totals = [score.total for score in record.scores]
     record.rewards = [{reward.__name__: total} for total in record.totals]

@@ -26,16 +26,21 @@ from ascent.rollout.weights.adapters import refuse_head_adapter
 from ascent.sandbox import Sandbox
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
+from ascent.tracking.task_file import record_tasks
+from ascent.tracking.trackers.guard import Beside, guard
+from ascent.tracking.trackers.names import named
+from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engines.settings import from_config
-from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
+from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
+from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
 from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
-from ascent.training.records.evaluations import check_evaluation_batch
 from ascent.training.records.out_of_memory import explain_out_of_memory
+from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
 from ascent.training.trainer import GRPOTrainer
@@ -79,7 +84,7 @@ def train(
         tokenizer,
         context=config.rollout.max_model_len or context,
         completion=args.max_completion_length or 1,
-        shown=config.tracking.eval_tasks if config.tracking.evaluate or _trl_evaluates(args) else 0,
+        shown=config.tracking.eval_tasks if config.tracking.evaluate or trl_evaluates(args) else 0,
     )
     for note in tasks.notes:
         say(f"note: {note}")
@@ -89,14 +94,17 @@ def train(
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
-        _check_held_out(tasks, args)
+        check_held_out(tasks, config.tracking, args)
         if args.process_index == 0:
             record_origin(run, config, folder, tasks, checkpoint=checkpoint)
+            step = 0 if checkpoint is None else run_directory.step_of(checkpoint)
+            record_tasks(run.tasks, tasks.train, tasks.held_out, step=step)
         opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
-        recorder = RunRecorder(run, args.process_index)
+        notes = ProgramNotes(inputs.tasks, judge.audited)
+        recorder = RunRecorder(run, args.process_index, notes)
         stack.callback(recorder.close)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
@@ -123,16 +131,13 @@ def _train(
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
-    def measure(when: str) -> Evaluation | None:
-        if not config.tracking.evaluate or not tasks.held_out or trainer.engine is None:
-            return None
-        result = evaluate(trainer, judge, tasks.held_out, samples=config.tracking.eval_samples, name=when)
-        say(f"held-out pass rate {when}: greedy {result.greedy:.1%}, sampled {result.sampled:.1%}")
-        return result
-
+    beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
+    guard(trainer.callback_handler.callbacks, named(trainer.args.report_to), beside)
+    held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
+    trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process
     if checkpoint is None:
-        before = measure("before")
+        before = held_out.measure("before")
         if main and before is not None:  # kept now, so that a run that is resumed can still compare
             save_evaluations(recorder.run, before, None)
     else:
@@ -144,7 +149,7 @@ def _train(
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
         say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
         return RunResult(recorder.run, True, before, None)
-    after = measure("after")
+    after = held_out.measure("after")
     if main and after is not None:
         save_evaluations(recorder.run, before, after)
     save_trained_model(trainer, recorder.run, config)
@@ -168,6 +173,8 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     given = dict(config.trainer)
     defaults: dict[str, Any] = {
         "report_to": "none",
+        "run_name": run.path.name,
+        "project": PROJECT,
         "disable_tqdm": True,
         "logging_steps": 1,
         "save_strategy": "steps",
@@ -214,7 +221,7 @@ def _trainer(
         list(rewards),
         args,
         train_dataset=to_dataset(tasks.train),
-        eval_dataset=to_dataset(tasks.held_out) if _trl_evaluates(args) else None,
+        eval_dataset=to_dataset(tasks.held_out) if trl_evaluates(args) else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,
@@ -267,21 +274,6 @@ def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:
             f"({args.generation_batch_size} completions / num_generations={args.num_generations})",
             "Lower trainer.per_device_train_batch_size, or add tasks.",
         )
-
-
-def _trl_evaluates(args: GRPOConfig) -> bool:
-    """Whether TRL evaluates too, in between."""
-    return args.eval_strategy != "no" or args.eval_on_start
-
-
-def _check_held_out(tasks: RunTasks, args: GRPOConfig) -> None:
-    if _trl_evaluates(args):
-        if not tasks.held_out:
-            raise InputError(
-                "trainer.eval_strategy and trainer.eval_on_start evaluate on held-out tasks, but there are none",
-                "Hold some out with tasks.held_out.",
-            )
-        check_evaluation_batch(args, args.num_generations_eval or args.num_generations or 1)
 
 
 def _model_dtype(args: GRPOConfig) -> str:

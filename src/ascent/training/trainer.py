@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,16 @@ from ascent.training.engines.sampling import (
     sampler_for,
     tell_bias,
 )
-from ascent.training.records.batch import BatchRecord, masked_places
+from ascent.training.records import logged
+from ascent.training.records.batch import BatchRecord
 from ascent.training.records.engine_figures import of_all_ranks
 from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
 from ascent.training.records.generations import Generations
 from ascent.training.records.metrics.table import measure_all
-from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.records.recorder import Recorder
 from ascent.training.records.shapes import Shapes
 from ascent.training.records.step_metrics import StepMetrics, gained, seen
+from ascent.training.records.step_record import step_record
 from ascent.training.sampling_settings import completion_seed, sampling_settings
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
@@ -145,6 +147,7 @@ class GRPOTrainer(Updating):
         self._kept = Generations(recorder, run_name, ranks, self.accelerator.device)
         self._engine_stats = lambda: of_all_ranks(self.engine, ranks, same_servers=self._served)
         self._evaluations = Evaluations(ranks, self._clock, recorder, run_name, self.args.seed, self._engine_stats)
+        self.after_step: Callable[[], None] = lambda: None  # once a step is recorded, before its checkpoint; all ranks
         self._recorded_step = self._saved_step = 0
         self._reward_seconds = 0.0
         self._sampled_since_step = False
@@ -203,7 +206,7 @@ class GRPOTrainer(Updating):
             output = super()._generate_and_score_completions(inputs)
         if evaluation is None and self._batch.silent is not None and own_setting(self.args, "skip_zero_advantage"):
             output["advantages"][self._batch.silent] = 0.0
-        self._batch.advantages, self._batch.masked = output["advantages"].tolist(), masked_places(output)
+        self._batch.take_output(output)
         metrics = self._metrics["eval" if evaluation else "train"]
         for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation is not None).items():
             metrics[name].append(value)
@@ -266,7 +269,7 @@ class GRPOTrainer(Updating):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """See Trainer. With staleness, the next generation's batches are fetched too. None are beyond the last step."""
         self._step_begins()
-        self._kept.release(())  # sampled for a step that never came to its end
+        self._kept.release(None)  # sampled for a step that never came to its end
         if self.state.global_step >= self.state.max_steps:
             return [], None
         if self._looks_ahead:
@@ -304,9 +307,9 @@ class GRPOTrainer(Updating):
         if (batch := self._batch) is None:
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
-        batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
+        apart, names = self.multi_objective_aggregation == "normalize_then_sum", self.reward_func_names
+        batch.take_rewards(prompts, completions, local, self.reward_weights, names, each_function=apart)
         if batch.evaluation is None:
-            apart = self.multi_objective_aggregation == "normalize_then_sum"
             silent = without_signal(rewards, self.reward_weights, self.num_generations or 1, each_function=apart)
             batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
             if self._refill is None:  # which counts what it drew
@@ -320,7 +323,7 @@ class GRPOTrainer(Updating):
     # ---- the step's records -------------------------------------------------------------------------------------
 
     def _step_ended(self, corrected: Corrected | None) -> None:
-        self._kept.release(corrected.masked if corrected is not None else ())
+        self._kept.release(corrected)
         if corrected is not None and self._difference_check is not None:
             self._difference_check.judge(corrected.newest, self.state.global_step + 1)
 
@@ -331,13 +334,13 @@ class GRPOTrainer(Updating):
             self._resume_slices = self._buffered_inputs if self._step % self._generate_every else None
             self._resume_refill = self._refill.state if self._refill is not None else None
             self._finish_step(grad_norm)
+            self.after_step()
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
         self._step_metrics.logged(self._metrics["train"])
 
     def _finish_step(self, grad_norm: Any) -> None:
         self._clock.base("other")
-        if self._recorder is not None:
-            self._recorder.settle()  # on all ranks before they gather: rank 0's line counts what each has kept
+        signals = self._kept.settle(sampled=self._sampled_since_step and not self._plain)  # before any rank tells
         times = self._clock.finish_step(self._reward_seconds)
         loss = float(self.accelerator.gather(self._step_metrics.take_loss()).mean())
         engine = self._engine_stats() if self._sampled_since_step else None
@@ -345,12 +348,10 @@ class GRPOTrainer(Updating):
         norm = None if grad_norm is None else float(grad_norm)
         metrics = {"loss": loss, "learning_rate": self._get_learning_rate(), "grad_norm": norm}
         metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)
-        for name, seconds in asdict(times).items():
-            self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
-        if self._recorder is not None and self.accelerator.is_main_process:
-            epoch, generation = float(self.state.epoch or 0.0), None if self._plain else self._generation - 1
-            step, steps, use = self.state.global_step, self.state.max_steps, asdict(devices.use())
-            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, use))
+        record = step_record(self.state, None if self._plain else self._generation - 1, metrics, signals, times, engine)
+        here = self._recorder if self.accelerator.is_main_process else None
+        found = here.step(record) if here is not None else {}
+        logged.add(self._metrics["train"], record, found, trackers=bool(self.args.report_to))
         devices.reset_peak()
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
@@ -370,7 +371,7 @@ class GRPOTrainer(Updating):
     def save_last_step(self) -> int:
         """Write a checkpoint of the last whole step, in the middle of one that can't be finished, unless there is one;
         its number (0: there is none). Collective."""
-        self._kept.release(())
+        self._kept.release(None)
         if not self._plain:
             self._sampler.forget_ahead()
         if self.state.global_step not in {0, self._saved_step}:

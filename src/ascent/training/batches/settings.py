@@ -41,7 +41,7 @@ def step_batches(
     args = trainer.args
     budget, parting = _budget(args), parting_of(trainer)
     skip = bool(own_setting(args, "skip_zero_advantage"))
-    window = None
+    window, cost = None, None
     if budget is not None or skip:
         if parting.weighing is None:
             tell(
@@ -65,7 +65,9 @@ def step_batches(
                 per_sequence=trainer.importance_sampling_level == "sequence",
                 tell=tell,
             )
-    correction = _correction(trainer) if _leaves_out_old_pass(trainer) else None
+    correction = None
+    if _leaves_out_old_pass(trainer):
+        correction = _correction(trainer, rows_move=window is not None and cost is not None)
     return StepBatches(window, correction, StepForward(trainer, trl_pass, tell))
 
 
@@ -96,10 +98,10 @@ def _leaves_out_old_pass(trainer: Any) -> bool:
     return bool(own_setting(args, "skip_old_logps") and corrected and aligned and not drops_out(trainer.model))
 
 
-def _correction(trainer: Any) -> Correction:
+def _correction(trainer: Any, *, rows_move: bool) -> Correction:
     settings = Settings(
         trainer.vllm_importance_sampling_mode,
         trainer.vllm_importance_sampling_clip_min,
         trainer.vllm_importance_sampling_clip_max,
     )
-    return Correction(settings, trainer.accelerator)
+    return Correction(settings, trainer.accelerator, rows_move=rows_move)

@@ -18,15 +18,16 @@ from ascent.models.folder import load_tokenizer, longest_context
 from ascent.rewards.code import CodeReward
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
+from ascent.tasks.digests import tasks_digest
 from ascent.tasks.loading import load_split
 from ascent.tracking import run_directory
+from ascent.tracking.task_file import record_tasks
 from ascent.training.evaluate.folder import NAME, NUMBER, EvaluationFolder, digest_of, opened_folder
 from ascent.training.evaluate.plan import Asked, Plan, identity, make_plan, without_template
 from ascent.training.evaluate.policy import EnginePolicy, opened_policy
 from ascent.training.evaluate.results import EvaluateReport, PolicyResult, counted
 from ascent.training.evaluate.target import Target, find_target
 from ascent.training.judging import judgeable, open_sandbox, sample_and_judge
-from ascent.training.origin import tasks_digest
 from ascent.training.policy_tasks import prompts_open_thought, run_tasks
 from ascent.training.records.evaluations import OpenEvaluation
 from ascent.training.records.recorder import EvaluationRecord
@@ -119,6 +120,7 @@ def _sample_all(target: Target, plan: Plan, prepared: _Prepared, folder: Evaluat
             note(f"{len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")
         if not tasks:
             raise InputError(f"no task is left whose tests can be run; {refused[0]}")
+        record_tasks(folder.run.tasks, (), tasks, step=0)
         reward = CodeReward(tasks, sandbox=sandbox, prompt_opens_thought=prepared.opens_thought)
         kinds = ([("greedy", 1)] if plan.greedy else []) + [("sampled", plan.samples)]
         _say(f"{target.name}: {len(tasks)} tasks, {sum(n for _, n in kinds)} completions of each; {devices.name()}")
@@ -134,18 +136,19 @@ def _sample_all(target: Target, plan: Plan, prepared: _Prepared, folder: Evaluat
         generation=0,
         completions=len(tasks) * sum(n for _, n in kinds),
         seconds=folder.seconds(),
-        metrics={name: each.mean for name, each in result.rates(plan.k).items()},
+        metrics={name: each.mean for name, each in result.rates(plan.k).items()}
+        | {"sampled": result.rates((1,))["pass@1"].mean},
         engine=engine,
+        results={
+            task_id: {
+                **({} if each.greedy is None else {"greedy": float(each.greedy)}),
+                "sampled": each.sampled,
+                "samples": each.samples,
+            }
+            for task_id, each in counts.items()
+        },
     )
-    results = {
-        task_id: {
-            **({} if each.greedy is None else {"greedy": float(each.greedy)}),
-            "sampled": each.sampled,
-            "samples": each.samples,
-        }
-        for task_id, each in counts.items()
-    }
-    folder.finish({**record.to_json(), "results": results})
+    folder.finish(record.to_json())
 
 
 def _sample_kinds(
