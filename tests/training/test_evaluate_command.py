@@ -17,6 +17,7 @@ from ascent.errors import InputError
 from ascent.report.paired import difference
 from ascent.tracking.rollouts import read_rollouts
 from ascent.tracking.run_directory import RunDirectory, read_json_lines
+from ascent.tracking.task_file import read_tasks
 from ascent.training.evaluate.results import PolicyResult, TaskCounts, compared, counted
 
 pytestmark = pytest.mark.torch
@@ -74,6 +75,11 @@ def test_it_samples_and_judges_as_the_run_itself_did(
     }
     assert line["pass@1"] == pytest.approx(sum(task["sampled"] for task in stored) / len(stored))
     assert line["completions"] == len(stored) * 3
+    assert (
+        json.loads((out / "evaluation.json").read_text())["after"]
+        == json.loads(trained.evaluation.read_text())["after"]
+    )
+    assert [task.task_id for task in read_tasks(out / "tasks.jsonl")] == [task["task_id"] for task in stored]
     content = report.to_json()
     assert content["schema"] == "ascent.evaluate/1"
     assert content["held_out"] is True

@@ -58,6 +58,11 @@ class Evaluation:
         return {name: Evaluation(tuple(r for r in self.results if r.family == name), self.step) for name in names}
 
 
+def asked_text(task: Task) -> str:
+    """What the policy answers: the prompt, of a chat the last message."""
+    return task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
+
+
 def save_evaluations(run: RunDirectory, before: Evaluation | None, after: Evaluation | None) -> None:
     """Write `evaluation.json`, whole or not at all."""
     summary = {
@@ -154,7 +159,7 @@ def _results(
         TaskResult(
             task.id,
             task.family,
-            prompt=task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"]),
+            prompt=asked_text(task),
             greedy=float(greedy[task.id][0].passed),
             sampled=sum(each.passed for each in sampled[task.id]) / len(sampled[task.id]),
             completion=greedy[task.id][0].text,

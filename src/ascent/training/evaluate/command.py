@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from ascent.tracking.task_file import record_tasks
 from ascent.training.evaluate.folder import NAME, NUMBER, EvaluationFolder, digest_of, opened_folder
 from ascent.training.evaluate.plan import Asked, Plan, identity, make_plan, without_template
 from ascent.training.evaluate.policy import EnginePolicy, opened_policy
-from ascent.training.evaluate.results import EvaluateReport, PolicyResult, counted
+from ascent.training.evaluate.results import EvaluateReport, PolicyResult, TaskCounts, counted, is_greedy
 from ascent.training.evaluate.target import Target, find_target
+from ascent.training.evaluation import Evaluation, TaskResult, asked_text, save_evaluations
 from ascent.training.judging import judgeable, open_sandbox, sample_and_judge
 from ascent.training.policy_tasks import prompts_open_thought, run_tasks
 from ascent.training.records.evaluations import OpenEvaluation
@@ -125,7 +126,10 @@ def _sample_all(target: Target, plan: Plan, prepared: _Prepared, folder: Evaluat
         kinds = ([("greedy", 1)] if plan.greedy else []) + [("sampled", plan.samples)]
         _say(f"{target.name}: {len(tasks)} tasks, {sum(n for _, n in kinds)} completions of each; {devices.name()}")
         engine = _sample_kinds(target, plan, prepared, folder, reward, tasks, kinds)
-    counts, _ = counted(_rows(folder), [task.id for task in tasks])
+    rows = _rows(folder, "completion")
+    counts, _ = counted(rows, [task.id for task in tasks])
+    if plan.greedy:
+        save_evaluations(folder.run, None, Evaluation(tuple(_task_results(tasks, counts, rows)), target.step))
     result = PolicyResult(
         target.name, target.given, target.step, folder.run.path, counts, {task.id: task.family for task in tasks}, 0
     )
@@ -136,8 +140,7 @@ def _sample_all(target: Target, plan: Plan, prepared: _Prepared, folder: Evaluat
         generation=0,
         completions=len(tasks) * sum(n for _, n in kinds),
         seconds=folder.seconds(),
-        metrics={name: each.mean for name, each in result.rates(plan.k).items()}
-        | {"sampled": result.rates((1,))["pass@1"].mean},
+        metrics=_metrics(result, plan.k),
         engine=engine,
         results={
             task_id: {
@@ -149,6 +152,25 @@ def _sample_all(target: Target, plan: Plan, prepared: _Prepared, folder: Evaluat
         },
     )
     folder.finish(record.to_json())
+
+
+def _task_results(
+    tasks: Sequence[Task], counts: Mapping[str, TaskCounts], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[TaskResult]:
+    """As a run keeps them, of the tasks whose greedy completion was judged."""
+    texts = {row["task_id"]: row["completion"] for row in rows if is_greedy(row)}
+    for task in tasks:
+        found = counts[task.id]
+        if found.greedy is not None:
+            yield TaskResult(task.id, task.family, asked_text(task), float(found.greedy), found.sampled, texts[task.id])
+
+
+def _metrics(result: PolicyResult, k: Sequence[int]) -> dict[str, float | None]:
+    """`greedy` and `sampled` as in a run's own evaluations, and each pass@k."""
+    rates = {name: each.mean for name, each in result.rates((1, *k)).items()}
+    if "pass@1" in rates:
+        rates["sampled"] = rates["pass@1"]
+    return dict(rates)
 
 
 def _sample_kinds(
@@ -210,10 +232,10 @@ def _sample_kind(
         began = time.monotonic()
 
 
-def _rows(folder: EvaluationFolder) -> list[dict[str, Any]]:
+def _rows(folder: EvaluationFolder, *more: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    columns = ["sample_id", "task_id", "outcomes", "reward"]
+    columns = ["sample_id", "task_id", "outcomes", "reward", *more]
     rows: list[dict[str, Any]] = []
     for file in folder.files():
         rows += pq.read_table(file, columns=columns).to_pylist()

@@ -76,12 +76,17 @@ def counted(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> tuple[di
             continue
         counts = tasks[row["task_id"]]
         passed = bool(row["outcomes"]) and all(outcome == "passed" for outcome in row["outcomes"])
-        if row["sample_id"].rsplit("/", 3)[1].endswith("-greedy"):
+        if is_greedy(row):
             counts.greedy = passed
         else:
             counts.samples += 1
             counts.passed += passed
     return tasks, unjudged
+
+
+def is_greedy(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a rollout file is of a greedy completion: RUN/eval-0-greedy/RANK/PLACE."""
+    return str(row["sample_id"]).rsplit("/", 3)[1].endswith("-greedy")
 
 
 def compared(ours: PolicyResult, theirs: PolicyResult, k: Sequence[int]) -> Comparison:
