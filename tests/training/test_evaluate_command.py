@@ -146,14 +146,14 @@ def test_what_was_judged_is_not_judged_again(
 def test_a_finished_evaluation_is_told_without_sampling(
     trained: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ascent.training.evaluate import command
+    from ascent.training.evaluate import sampling
 
     monkeypatch.chdir(tmp_path)
     first = evaluate(trained.path)
     folder = first.ours.folder
     assert folder.parent == Path("runs")
     assert folder.name.startswith("evaluate-run-step2-tasks-")
-    monkeypatch.setattr(command, "opened_policy", None)
+    monkeypatch.setattr(sampling, "opened_policy", None)
     again = evaluate(trained.path)
     assert again.ours == first.ours
     assert "nothing is sampled again" in capsys.readouterr().err

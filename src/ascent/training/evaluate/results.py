@@ -28,6 +28,11 @@ class TaskCounts:
         """The share of its samples that pass."""
         return self.passed / self.samples if self.samples else 0.0
 
+    def to_json(self) -> dict[str, float]:
+        """As under `results` in the line of an evaluation."""
+        greedy = {} if self.greedy is None else {"greedy": float(self.greedy)}
+        return {**greedy, "sampled": self.sampled, "samples": self.samples}
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
