@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,46 @@ def test_with_vllm_from_the_command_line(
     rows = read_rollouts(next((tmp_path / policy["folder"] / "rollouts").glob("eval-*")))
     assert len(rows) == 8 * 4
     assert all(len(each["logps"]) == len(each["completion_ids"]) for each in rows)
+
+
+def test_chats_are_read_as_the_chat_template_says(tiny_policy: Callable[..., Path]) -> None:
+    from ascent.models.folder import load_tokenizer
+    from ascent.training.evaluate.plan import Asked, make_plan
+    from ascent.training.evaluate.policy import EnginePolicy
+
+    tokenizer = load_tokenizer(tiny_policy())
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant{% if loud %}!{% endif %}{% endif %}"
+    )
+    plan = replace(make_plan(Asked("m", "builtin"), None, context=256), template={"loud": True})
+    policy = EnginePolicy(None, tokenizer, plan, 0, (1,), lambda: None)  # type: ignore[arg-type]
+    chats = [[{"role": "user", "content": "def f(a):"}], [{"role": "user", "content": "x"}]]
+    assert [tokenizer.decode(ids) for ids in policy.tokenize(chats)] == [
+        "user: def f(a):\nassistant!",
+        "user: x\nassistant!",
+    ]
+    assert policy.tokenize(["def f"]) == [tokenizer("def f")["input_ids"]]
+    assert policy.sampling(greedy=True).temperature == 0
+    assert policy.sampling(greedy=False).stop_token_ids == (1,)
+    assert policy.sampling(greedy=False).max_tokens == 128, "half of the context"
+
+
+def test_tasks_that_could_be_judged_before_and_cant_now_are_told(
+    trained: RunDirectory, task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was judged is of other places in the batches then."""
+    from ascent.training.evaluate import sampling
+    from ascent.training.evaluate.folder import EvaluationFolder
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvaluationFolder, "finish", ended)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(trained.path, tasks=str(task_file), out=tmp_path / "out")
+    monkeypatch.setattr(sampling, "judgeable", lambda tasks, sandbox: (tasks[1:], ("add/0: no compiler",)))
+    with pytest.raises(InputError, match="8 tasks could be judged when it was begun, 7 can be now"):
+        evaluate(trained.path, tasks=str(task_file), out=tmp_path / "out")
+    assert (tmp_path / "out" / "partial").is_dir()
