@@ -13,7 +13,7 @@ from ascent.sandbox.types import AssertTest, FunctionTest, StdioTest
 from ascent.tasks.checking.cases import UNKNOWN, cases
 from ascent.tasks.checking.duplicates import duplicates
 from ascent.tasks.checking.given_away import given_away, repeated_tests
-from ascent.tasks.checking.neighbours import changes, neighbours
+from ascent.tasks.checking.neighbours import changes, literals, neighbours
 from ascent.tasks.checking.probe import read_answers, values
 from ascent.tasks.checking.trivial import lookup_program, trivial_programs
 from ascent.types import Task
@@ -201,3 +201,13 @@ def test_trivial_programs_are_python_and_know_the_answers() -> None:
     assert lookup_program(about) is not None
     ast.parse(lookup_program(about) or "")
     assert trivial_programs(task(language="rust", visible_tests=(StdioTest("", ""),), hidden_tests=()))
+
+
+def test_literals_of_a_program() -> None:
+    source = 'def f(n):\n    """Docstring."""\n    return "x" if n > 10 and n != 10 else 2.5\n'
+    assert set(literals(source)) == {9, 10, 11, "x", 2.5}
+    assert literals("def f(:") == []
+    near = neighbours(
+        cases([FunctionTest("f", (3,), None), FunctionTest("f", (50,), None)], "f"), most=30, source=source
+    )
+    assert {9, 10, 11} <= {case.args[0] for case in near}, "where the program's own boundary is"

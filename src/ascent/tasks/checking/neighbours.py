@@ -35,11 +35,12 @@ def neighbours(known: Sequence[Case], *, most: int, source: str = "", seed: str 
 
 
 def literals(source: str) -> list[Any]:
-    """The numbers and strings in a program, each once, and for whole numbers the ones beside it."""
+    """The numbers and strings in a program, each once, and for whole numbers the ones beside it. No docstrings."""
     tree = parsed(source)
-    nodes = ast.walk(tree) if tree is not None else ()
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    spoken = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     found: dict[tuple[type, Any], None] = {}
-    for value in (node.value for node in nodes if isinstance(node, ast.Constant)):
+    for value in (node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in spoken):
         if type(value) is int and abs(value) <= _LARGEST:
             found |= {(int, value + by): None for by in (-1, 0, 1)}
         elif isinstance(value, (float, str)) and len(str(value)) <= 40:
