@@ -23,8 +23,8 @@ from ascent.types import Task
 
 _FLOATS = 1e-6  # how far the floats of a suggested test may be off
 _SUGGESTED = 3  # tests, at most
-_MUTANT_SECONDS, _MUTANT_CPU_SECONDS = 1.0, 0.5  # the least that a mutant gets
-_LONGER = 10  # how many times as long as the reference it may take
+_MUTANT_SECONDS, _MUTANT_CPU_SECONDS = 1.0, 0.2  # what a mutant gets
+_LONGER = 3  # and how many times the reference's
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def _try_mutants(
 
 def _mutant_limits(limits: Limits, reference: ReferenceRuns) -> Limits:
     """A change may make a program run for ever: it gets little more time than the reference needs."""
-    wall = max(_MUTANT_SECONDS, _LONGER * reference.seconds)
-    cpu = max(_MUTANT_CPU_SECONDS, _LONGER * reference.cpu_seconds)
+    wall = _MUTANT_SECONDS + _LONGER * reference.seconds
+    cpu = _MUTANT_CPU_SECONDS + _LONGER * reference.cpu_seconds
     return replace(limits, wall_seconds=min(limits.wall_seconds, wall), cpu_seconds=min(limits.cpu_seconds, cpu))
 
 
