@@ -281,7 +281,7 @@ def test_measuring_in_between_changes_nothing(start_run: Callable[..., Any], tmp
     alone, _ = start_run(max_steps=3)
     alone.path.rename(tmp_path / "alone")
     run, _ = start_run(max_steps=3, tracking={"eval_every": 1})
-    apart = ("shapes/", "time/")
+    apart = ("shapes/", "time/", "signals/sandbox_seconds")
     figures = [
         [
             {

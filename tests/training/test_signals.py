@@ -204,7 +204,7 @@ def test_evidence_shows_what_is_suspicious_then_best_and_worst() -> None:
     shown = choose([*plain, *plain, hollow])
     assert len(shown) == 16
     assert shown[0] is hollow
-    assert [each.reward for each in shown[1:5]] == [0.0, 0.39, 0.01, 0.38]
+    assert [each.reward for each in shown[1:5]] == [0.39, 0.0, 0.38, 0.01]
     assert len({each.program for each in shown}) == 16
     assert choose([]) == []
     many = [completion(program=f"m{n}", markers=["exit"], reward=None) for n in range(40)]

@@ -333,12 +333,12 @@ class GRPOTrainer(Updating):
             self._resume_point = RunState(self._generation, self._step, self.state.global_step)
             self._resume_slices = self._buffered_inputs if self._step % self._generate_every else None
             self._resume_refill = self._refill.state if self._refill is not None else None
-            self._finish_step(grad_norm)
+            self._finish_step(grad_norm, keywords.get("learning_rate"))  # the step's own, not the next one's
             self.after_step()
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
         self._step_metrics.logged(self._metrics["train"])
 
-    def _finish_step(self, grad_norm: Any) -> None:
+    def _finish_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         self._clock.base("other")
         signals = self._kept.settle(sampled=self._sampled_since_step and not self._plain)  # before any rank tells
         times = self._clock.finish_step(self._reward_seconds)
@@ -346,7 +346,8 @@ class GRPOTrainer(Updating):
         engine = self._engine_stats() if self._sampled_since_step else None
         self._reward_seconds, self._sampled_since_step = 0.0, False
         norm = None if grad_norm is None else float(grad_norm)
-        metrics = {"loss": loss, "learning_rate": self._get_learning_rate(), "grad_norm": norm}
+        rate = self._get_learning_rate() if learning_rate is None else learning_rate
+        metrics = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
         metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)
         record = step_record(self.state, None if self._plain else self._generation - 1, metrics, signals, times, engine)
         here = self._recorder if self.accelerator.is_main_process else None

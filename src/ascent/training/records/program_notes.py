@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Protocol
 
 from ascent.rewards.audit import Audited
 from ascent.sandbox.types import Outcome, Test
@@ -17,10 +18,18 @@ from ascent.types import Task
 
 _MOST_KEPT = 20_000  # programs
 
-# (program, visible tests, entry point, language) -> names of what the program's text shows; None: it wasn't looked at
-FindMarkers = Callable[[str, Sequence[Test], str | None, str], Sequence[str] | None]
 # (task id, program that passes all visible tests) -> what the hidden tests say; None: there is no audit
 AskAudit = Callable[[str, str], Future[Audited] | None]
+
+
+class FindMarkers(Protocol):
+    """Names what the text of a program shows."""
+
+    def __call__(
+        self, program: str, tests: Sequence[Test], *, entry_point: str | None, language: str
+    ) -> Sequence[str] | None:
+        """The names, for a task with these visible `tests`; None: it wasn't looked at."""
+        ...
 
 
 class ProgramNotes:
@@ -68,7 +77,8 @@ class ProgramNotes:
             return self._markers[key]
         found = None
         if self._find is not None:
-            found = self._find(program, task.visible_tests, task.entry_point, task.language)
+            tests, name = task.visible_tests, task.entry_point
+            found = self._find(program, tests, entry_point=name, language=task.language)
         self._markers[key] = found
         if len(self._markers) > _MOST_KEPT:
             self._markers.popitem(last=False)
