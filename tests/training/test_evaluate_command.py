@@ -241,7 +241,7 @@ def test_what_cant_be_asked_is_refused(
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "something").write_text("")
-    assert "is no evaluation" in refusal(capsys, model, "--tasks", task_file, "--out", taken)
+    assert "is no evaluation" in refusal(capsys, model, "--tasks", task_file, "--max-tokens", 8, "--out", taken)
     assert (taken / "something").exists()
     evaluate(trained.path, out=tmp_path / "done", greedy=False)
     said = refusal(capsys, trained.path, "--out", tmp_path / "done", "--samples", 3)
