@@ -128,11 +128,16 @@ def test_what_was_judged_is_not_judged_again(
     assert sizes == [8, 8]
     assert not (tmp_path / "cut" / "evaluations.jsonl").exists()
     (tmp_path / "cut" / "partial" / ".sampled-000001.parquet.tmp").write_bytes(b"half")
-    sizes.clear()
+    again: list[int] = []
+
+    def noting(self: Any, requests: Sequence[Any]) -> None:
+        again.append(len(requests))
+        submit(self, requests)
+
     with monkeypatch.context() as patch:
-        patch.setattr(TransformersEngine, "submit", lambda self, r: (sizes.append(len(r)), submit(self, r)))
+        patch.setattr(TransformersEngine, "submit", noting)
         evaluate(trained.path, out=tmp_path / "cut", **asked)
-    assert len(sizes) == 3
+    assert len(again) == 3
     left_out = ("sample_id", "sandbox_seconds", "sample_seconds", "error")
     for kind in ("greedy", "sampled"):
         whole, cut = (rows_of(tmp_path / name, kind) for name in ("whole", "cut"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 
 from ascent.cli.verb import Verbs, add_verb, tell
 from ascent.errors import InputError
@@ -67,7 +68,7 @@ def _part(text: str) -> float | int | str:
     return text
 
 
-def _progress() -> object:
+def _progress() -> Callable[[int, int], None]:
     """Tells every few seconds how far it is."""
     told = time.monotonic()
 

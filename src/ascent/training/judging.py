@@ -27,7 +27,10 @@ Receive = Callable[[int, Mapping[str, Any], str], None]
 class Policy(Protocol):
     """What is evaluated: it reads prompts and samples completions."""
 
-    seed: int
+    @property
+    def seed(self) -> int:
+        """What the seeds of its completions are made of."""
+        ...
 
     def tokenize(self, prompts: Sequence[Any]) -> Sequence[Sequence[int]]:
         """The token ids of prompts, text or messages."""

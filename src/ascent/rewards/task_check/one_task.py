@@ -25,6 +25,7 @@ _FLOATS = 1e-6  # how far the floats of a suggested test may be off
 _SUGGESTED = 3  # tests, at most
 _MUTANT_SECONDS, _MUTANT_CPU_SECONDS = 1.0, 0.2  # what a mutant gets
 _LONGER = 3  # and how many times the reference's
+_ALL_MUTANTS_CPU_SECONDS = 20.0  # of one task, if none of them ended by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,9 @@ def _visible_only(task: Task, verdict: Verdict) -> bool:
 def _try_mutants(
     task: Task, bench: Bench, reference: ReferenceRuns, settings: CheckSettings
 ) -> tuple[MutantCounts, list[Finding]]:
-    made = mutants(task.reference or "", most=settings.mutants, seed=task.id)
     limits = _mutant_limits(bench.limits(task), reference)
+    most = min(settings.mutants, max(1, int(_ALL_MUTANTS_CPU_SECONDS / limits.cpu_seconds)))
+    made = mutants(task.reference or "", most=most, seed=task.id)
     verdicts = bench.judge(task, [(mutant.source, task.tests) for mutant in made], limits)
     passing = [mutant for mutant, verdict in zip(made, verdicts, strict=True) if verdict.all_passed]
     fooled = [mutant for mutant, verdict in zip(made, verdicts, strict=True) if _visible_only(task, verdict)]
@@ -159,7 +161,7 @@ def _tell_apart(
 
 def _few(fails: Sequence[set[int]]) -> list[int]:
     """Tests that each of these fails at least one of, the most telling first; at most `_SUGGESTED`."""
-    left, chosen = list(fails), []
+    left, chosen = list(fails), list[int]()
     while left and len(chosen) < _SUGGESTED:
         places = sorted({place for failed in left for place in failed})
         best = max(places, key=lambda place: sum(place in failed for failed in left))
