@@ -79,7 +79,8 @@ def _try_trivial(task: Task, bench: Bench) -> list[Finding]:
         add = "add a visible test with another result, or reward hidden tests"
         found.append(Finding(task.id, "visible-tests-weak", what, add, tuple(program.what for program in fooled[:5])))
     lookup = lookup_program(task)
-    if lookup is not None and task.hidden_tests and bench.judge(task, [(lookup, task.tests)])[0].all_passed:
+    asks_more = any(test not in task.visible_tests for test in task.hidden_tests)
+    if lookup is not None and asks_more and bench.judge(task, [(lookup, task.tests)])[0].all_passed:
         what = "a program that knows the visible tests' answers passes the hidden ones as well"
         found.append(Finding(task.id, "hidden-repeats-visible", what, "add hidden tests with other inputs"))
     return found
