@@ -133,6 +133,7 @@ class State:
 def guarded(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """guarded(raises) -> the guard of a callback that notes its events, and raises what `raises(event)` gives."""
     from transformers import TrainerCallback
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     from ascent.tracking.trackers import guard
 
@@ -155,7 +156,7 @@ def guarded(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         tables: list[Any] = []
         monkeypatch.setitem(guard._NAMED, "wandb", lambda callback, args: {"run_id": "abc"})
         monkeypatch.setitem(LOG_TABLE, "wandb", lambda callback, step, rows: tables.append((step, len(rows))))
-        monkeypatch.setitem(guard.INTEGRATION_TO_CALLBACK, "wandb", Callback)
+        monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "wandb", Callback)
         told: list[str] = []
         other = TrainerCallback()
         callbacks: list[Any] = [other, Callback()]

@@ -107,7 +107,7 @@ def test_signals_are_of_all_ranks_also_where_a_group_is_spread(endings: dict[str
 
 def test_the_trainer_s_log_probabilities_come_back_to_the_rank_that_sampled(endings: dict[str, list[Any]]) -> None:
     for ending in endings["moved"]:
-        assert len(ending["differences"]) > 4
+        assert len(ending["differences"]) >= 4
         assert max(ending["differences"]) < 1e-5
         assert not any(ending["silent"]), "what isn't computed has nothing to teach"
 
