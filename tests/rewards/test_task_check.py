@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from ascent.cli import main
-from ascent.rewards.task_check.one_task import CheckSettings, check_task
+from ascent.rewards.task_check.one_task import check_task
 from ascent.rewards.task_check.programs import Bench
+from ascent.rewards.task_check.slightly_wrong import CheckSettings
 from ascent.rewards.task_check.whole_set import check_source
 from ascent.sandbox import Sandbox
 from ascent.sandbox.types import AssertTest, FunctionTest, Limits, StdioTest

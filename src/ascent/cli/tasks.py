@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from ascent.rewards.task_check.one_task import CheckSettings
+    from ascent.rewards.task_check.slightly_wrong import CheckSettings
     from ascent.rewards.task_check.whole_set import check_source
 
     for name, least in (("visible", 0), ("mutants", 0), ("repeats", 2), ("limit", 1)):

@@ -45,6 +45,14 @@ class Bench:
             return str(error)
         return None
 
+    def takes(self, test: Test) -> bool:
+        """Whether the sandbox can hand over the values of a test for Python."""
+        try:
+            self.sandbox.check("python", [test])
+        except SandboxError:
+            return False
+        return True
+
     def limits(self, task: Task) -> Limits:
         """Those of the task, else the sandbox's."""
         return task.limits or self.sandbox.limits

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
-from ascent.rewards.task_check.one_task import CheckSettings, check_task
+from ascent.rewards.task_check.one_task import check_task
 from ascent.rewards.task_check.programs import Bench
+from ascent.rewards.task_check.slightly_wrong import CheckSettings
 from ascent.sandbox import Sandbox
 from ascent.sandbox.types import Level
 from ascent.tasks.checking.duplicates import duplicates
