@@ -59,7 +59,10 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
     kept_train = kept_train[: section.limit]
     kept_held_out = kept_held_out[:shown]
     if not kept_train:
-        raise InputError(f"{section.train}: no training task is left: every prompt is longer than {room} tokens")
+        raise InputError(
+            f"{section.train}: no task is left: every prompt is longer than {room} tokens",
+            f"Completions of up to {completion} tokens take the rest of the context of {context}: let them be shorter.",
+        )
     longest = max(lengths[task.id] for task in (*kept_train, *kept_held_out))
     return RunTasks(tuple(kept_train), tuple(kept_held_out), longest, tuple(notes))
 
