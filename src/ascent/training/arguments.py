@@ -24,6 +24,8 @@ class GRPOConfig(TRLConfig):
         expect to be without signal; what is too much is trained on later, up to so many optimizer steps after the
         weights that sampled it. 0 (default) asks for no more than is known to be needed.
     curriculum: with dynamic sampling, tasks whose last groups were all solved, or all unsolved, are drawn seldom.
+    max_bad_steps: a step whose gradient is not finite is skipped and explained; so many in a row end the training.
+    logging_nan_inf_filter: TRL's, but off: TRL writes the mean of other steps into its log where a loss isn't finite.
     stream_reward_models: score completions with reward functions that are models as they end ("on"), where nothing else
         needs the device meanwhile ("auto"), or as TRL does, all at the end ("off").
 
@@ -55,6 +57,12 @@ class GRPOConfig(TRLConfig):
         default=0, metadata={"help": "Groups sampled in advance may be so many optimizer steps old."}
     )
     curriculum: bool = field(default=False, metadata={"help": "Seldom draw what is always or never solved."})
+    max_bad_steps: int = field(
+        default=3, metadata={"help": "So many steps in a row with gradients that aren't finite end the training."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Log the mean of other steps where a loss is not finite."}
+    )
     stream_reward_models: str = field(
         default="auto", metadata={"help": "Reward models score completions as they end: auto, on or off."}
     )

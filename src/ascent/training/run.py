@@ -32,6 +32,7 @@ from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.launch.stopping import StopAtStepEnd
+from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.evaluations import check_evaluation_batch
@@ -109,6 +110,8 @@ def train(
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
                 return _train(trainer, config, tasks, judge, recorder, checkpoint, say)
+        except NotFiniteError as error:
+            raise _stopped_by_numbers(run, error) from error
         except Exception as error:
             if error is not trainer.agreement.ended_with:
                 raise  # this process's own affair: its launcher ends the others
@@ -161,6 +164,15 @@ def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception
         return InputError(f"sampling ended before the first step: {error}", "Once that is mended, start the run again.")
     mend = f"Step {step} is kept. Once that is mended: ascent train --resume {run.path}"
     return InputError(f"sampling ended after step {step}: {error}", mend)
+
+
+def _stopped_by_numbers(run: RunDirectory, error: NotFiniteError) -> InputError:
+    """The checkpoint is written; every process of the training ends alike."""
+    return InputError(
+        f"the run ended: {error}",
+        f"What was not finite is told above and in {run.bad_steps}/STEP/step.json; `ascent replay {run.path} STEP` "
+        f"repeats a step. Once that is mended: ascent train --resume {run.path}",
+    )
 
 
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:

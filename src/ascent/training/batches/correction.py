@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from ascent.training.batches.rows import NEWEST, PLACE, Rows
+from ascent.training.step.importance_weights import COLUMNS, figures, weight_sums
 from ascent.training.step.sampler_difference import Difference
 
+_SUMS = 6  # columns of sums before those of the weights
 _DIFFERENCE, _RATIO = "sampling/sampling_logp_difference/", "sampling/importance_sampling_ratio/"
 
 
@@ -76,7 +78,8 @@ class Correction:
         self._seen = []
 
     def _figures(self, rows: Rows, delta_BC: Tensor, ratio: Tensor, mask_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """(9,) sums and extremes, and (B,) the places of masked rows (-1: not masked). Stays on the device."""
+        """(13,) sums, those of the weights, and extremes; and (B,) the places of masked rows (-1: not masked). Stays on
+        the device."""
         real_BC = mask_BC.any(dim=1, keepdim=True)  # a row without a token is another rank's filling
         known_BC = mask_BC & ~delta_BC.isnan()
         newest_BC = known_BC & rows[NEWEST][:, None]
@@ -89,6 +92,7 @@ class Correction:
             newest_BC.sum(),
             ratio.masked_fill(~counted, 0.0).sum(),
             counted.sum(),
+            *weight_sums(ratio, counted),
             highest,
             ratio.masked_fill(~counted, -math.inf).max(),
             -ratio.masked_fill(~counted, math.inf).min(),
@@ -100,12 +104,13 @@ class Correction:
         """What the step showed; None where no row was computed on any rank. Collective."""
         seen, self._seen = self._seen, []
         device = self._accelerator.device
-        nothing = torch.tensor([[0.0] * 6 + [-math.inf] * 3], device=device)
-        figures_N9 = torch.stack([nothing[0], *(each for each, _ in seen)])
-        local_19 = torch.cat([figures_N9[:, :6].sum(0), figures_N9[:, 6:].max(0).values])[None]
-        figures_R9 = self._of_all_ranks(local_19, 0.0)
-        total, tokens, newest_total, newest_tokens, ratios, counted = figures_R9[:, :6].sum(0).tolist()
-        highest, largest, smallest = figures_R9[:, 6:].max(0).values.tolist()
+        sums = _SUMS + COLUMNS
+        nothing_F = torch.tensor([0.0] * sums + [-math.inf] * 3, device=device)
+        figures_NF = torch.stack([nothing_F, *(each for each, _ in seen)])
+        local_1F = torch.cat([figures_NF[:, :sums].sum(0), figures_NF[:, sums:].max(0).values])[None]
+        figures_RF = self._of_all_ranks(local_1F, 0.0)
+        total, tokens, newest_total, newest_tokens, ratios, counted, *weights = figures_RF[:, :sums].sum(0).tolist()
+        highest, largest, smallest = figures_RF[:, sums:].max(0).values.tolist()
         places_B = torch.cat([torch.full((1,), -1, device=device), *(each for _, each in seen)])
         if not counted:  # no row with a token was computed
             return None
@@ -116,6 +121,7 @@ class Correction:
             _RATIO + "min": -smallest,
             _RATIO + "mean": ratios / counted,
             _RATIO + "max": largest,
+            **figures(weights),
         }
         return Corrected(metrics, Difference(newest_total, int(newest_tokens)), masked)
 
