@@ -102,6 +102,15 @@ def supports_bf16() -> bool:
     return bool(accelerator is not None and accelerator.is_bf16_supported())
 
 
+def saturates() -> bool:
+    """Whether the device gives the largest number where a product overflows, instead of infinity: Ascend chips before
+    the 910B do, unless they are told otherwise."""
+    if kind() != "npu":
+        return False
+    told: bool = module("npu").utils.is_support_inf_nan()  # type: ignore[union-attr]
+    return not told
+
+
 def use_in_thread(device: torch.device) -> None:
     """Make this the device of the current thread, which would use the first one otherwise. The CPU needs nothing."""
     accelerator = None if device.type == "cpu" else module(kind())

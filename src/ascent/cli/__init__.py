@@ -24,6 +24,7 @@ VERBS = (
     "serve",
     "generate",
     "export",
+    "replay",
     "sandbox",
     "selftest",
 )

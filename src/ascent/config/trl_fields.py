@@ -105,6 +105,8 @@ _STEP = (
     Field("skip_old_logps", "STEP", "old log-probabilities come from the training forward where they can", usual=True),
     Field("balance_ranks", "STEP", "rows are dealt out to ranks by cost", usual=True),
     Field("packing", "STEP", "rows without padding: [training](training.md#without-padding)", usual="auto"),
+    Field("max_bad_steps", "STEP", "steps whose gradient isn't finite: [numbers](numerics.md)", usual=3),
+    Field("npu_optim_level", "STEP", "precision by its levels: [numbers](numerics.md#precision)"),
     Field(
         "stream_reward_models",
         "STEP",

@@ -25,6 +25,7 @@ def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
         "kv_cache_memory_bytes": settings.kv_cache_bytes,
         "trust_remote_code": settings.trust_remote_code,
         "speculative_config": speculative_config(settings.speculative, settings.speculative_tokens),
+        "hf_overrides": None if settings.head_dtype is None else {"head_dtype": settings.head_dtype},
         "logprobs_mode": "processed_logprobs",  # after temperature, as the trainer computes them
         "generation_config": "vllm",  # sampling is given with each request, never taken from the checkpoint
     }

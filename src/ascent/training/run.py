@@ -187,13 +187,17 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if not devices.supports_bf16():  # where it is emulated it is several times slower
+    if not devices.supports_bf16() and not given.get(
+        "npu_optim_level"
+    ):  # where it is emulated it is several times slower
         defaults["bf16"] = False
     if on_cpu:
         defaults["optim"] = "adamw_torch"
     init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation
+    if config.model.head_dtype == "float32":
+        given["cast_lm_head_to_fp32"] = True
     given["model_init_kwargs"] = {**init, **(given.get("model_init_kwargs") or {})}
     given.setdefault("trust_remote_code", config.model.trust_remote_code)
     if not given.get("plain"):
@@ -254,6 +258,7 @@ def _engine(
         config,
         str(folder),
         model_dtype=_model_dtype(args),
+        args=args,
         batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
         longest_prompt=tasks.longest_prompt,
         completion=args.max_completion_length or context,

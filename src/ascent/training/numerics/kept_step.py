@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from ascent.errors import InputError
 from ascent.training.batches.rows import SubBatch
+from ascent.training.numerics.finding import Finding
 from ascent.training.numerics.passes import Pass
 
 STEP_FILE, MODEL = "step.json", "model"
@@ -105,15 +106,19 @@ def _pass(number: int, about: Mapping[str, Any], tensors: Mapping[str, torch.Ten
 def open_step(run: Path, step: int) -> KeptStep:
     """A bad step of a run. Raises InputError, naming those that there are, where it isn't one."""
     folder = run / "bad-steps" / str(step)
+    if not (folder / STEP_FILE).is_file():
+        kept = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
+        raise InputError(f"{run} kept no bad step {step}", f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
+    return KeptStep(folder, read_about(folder))
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """step.json of a bad step's folder. Raises InputError where it isn't what a run writes."""
     try:
-        about = json.loads((folder / STEP_FILE).read_text(encoding="utf-8"))
+        about: dict[str, Any] = json.loads((folder / STEP_FILE).read_text(encoding="utf-8"))
         if about["schema"] != "ascent.bad_step/1":
             raise ValueError(f"schema {about['schema']!r}")
-        return KeptStep(folder, about)
-    except FileNotFoundError as error:
-        kept = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
-        raise InputError(
-            f"{run} kept no bad step {step}", f"Kept are: {', '.join(map(str, kept)) or 'none'}."
-        ) from error
+        Finding(**about["finding"])
+        return about
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / STEP_FILE} is not what a run writes: {error}") from error

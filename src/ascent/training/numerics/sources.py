@@ -3,8 +3,8 @@
 - rewards: TRL turns one infinite reward into a group without advantages, or into advantages of -3e38, and takes NaN
   for "not scored" in silence. Here what a reward function gives beyond the finite numbers of float32 counts as not
   scored.
-- the sampler's log-probabilities: vLLM gives NaN near probability 1, for which TRL takes the ratio 1; an infinite one is
-  taken likewise.
+- the sampler's log-probabilities: vLLM gives NaN near probability 1, for which TRL takes the ratio 1; an infinite one
+  is taken likewise.
 - completions of token 0 only: what a sampler gives whose logits are all NaN.
 """
 
