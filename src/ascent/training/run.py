@@ -187,9 +187,8 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if not devices.supports_bf16() and not given.get(
-        "npu_optim_level"
-    ):  # where it is emulated it is several times slower
+    # where it is emulated it is several times slower
+    if not devices.supports_bf16() and not given.get("npu_optim_level"):
         defaults["bf16"] = False
     if on_cpu:
         defaults["optim"] = "adamw_torch"

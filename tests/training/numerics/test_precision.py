@@ -150,4 +150,4 @@ def test_the_head_is_float32_on_both_sides_or_on_neither(version: str, monkeypat
     arguments = engine_arguments(EngineSettings("m", "bfloat16", 64, head_dtype="float32"))
     assert arguments["hf_overrides"] == {"head_dtype": "float32"}
     assert '{"head_dtype": "float32"}' in command_line(arguments)
-    assert engine_arguments(EngineSettings("m", "bfloat16", 64))["hf_overrides"] is None
+    assert engine_arguments(EngineSettings("m", "bfloat16", 64))["hf_overrides"] == {}
