@@ -71,7 +71,9 @@ def train(policy: Path, output: Path) -> dict[str, Any]:
 def _trainer(policy: Path, output: Path) -> Any:
     from datasets import Dataset
 
-    from ascent import GRPOConfig, GRPOTrainer, devices
+    from ascent import devices
+    from ascent.training.arguments import GRPOConfig
+    from ascent.training.trainer import GRPOTrainer
 
     config = GRPOConfig(
         str(output),

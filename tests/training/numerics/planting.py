@@ -12,7 +12,7 @@ from torch import Tensor
 
 @contextlib.contextmanager
 def in_output(trainer: Any, module: str, steps: Collection[int], value: float) -> Iterator[None]:
-    """One number of that module's output is `value` in the training passes of these steps (from 1 on)."""
+    """Some numbers of that module's output are `value` in the training passes of these steps (from 1 on)."""
 
     def spoil(_: Any, __: Any, output: Any) -> Any:
         if trainer.state.global_step + 1 in steps and torch.is_grad_enabled():
@@ -25,7 +25,7 @@ def in_output(trainer: Any, module: str, steps: Collection[int], value: float) -
 
 @contextlib.contextmanager
 def in_gradient(trainer: Any, module: str, steps: Collection[int], value: float) -> Iterator[None]:
-    """The same of the gradient that comes back to that module's output."""
+    """So it is with the gradient that comes back to that module's output."""
 
     def spoil(_: Any, __: Any, output: Any) -> None:
         if trainer.state.global_step + 1 in steps and torch.is_grad_enabled():
@@ -95,5 +95,5 @@ def _with(output: Any, value: float) -> Any:
 
 def _spoilt(tensor: Tensor, value: float) -> Tensor:
     spoilt = tensor.clone()
-    spoilt.reshape(-1)[-1] = value  # the last token of a row: never padding on the left
+    spoilt[-1, tensor.shape[1] // 2 + 1 :, 0] = value  # (B, T, H): the last row's completion
     return spoilt

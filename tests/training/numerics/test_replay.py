@@ -19,14 +19,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 Policy = Callable[..., Path]
 
 
-def poisoned(policy: Path, folder: Path, value: float) -> Path:
-    """A copy of the policy with one weight so large that a step of it overflows, or with one that isn't a number."""
+def overflowing(policy: Path, folder: Path) -> Path:
+    """A copy of the policy with two weights so large that their product overflows in one layer."""
     from safetensors.torch import load_file, save_file
 
-    copy = folder / "poisoned"
+    copy = folder / "overflowing"
     shutil.copytree(policy, copy)
     weights = load_file(copy / "model.safetensors")
-    weights["model.layers.1.mlp.down_proj.weight"][0, 0] = value
+    weights["model.layers.1.mlp.up_proj.weight"][0] = 1e30
+    weights["model.layers.1.mlp.down_proj.weight"][0, 0] = 1e30
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     return copy
 
@@ -116,7 +117,7 @@ def test_the_command_says_that_weights_and_batch_give_it(
 ) -> None:
     from ascent.cli import main
 
-    policy = poisoned(tiny_policy(), tmp_path, 3e38)
+    policy = overflowing(tiny_policy(), tmp_path)
     trainer = make_trainer(policy, tmp_path / "out", max_steps=1)
     trainer.train()
     assert trainer._numerics.guard.bad_steps == 1

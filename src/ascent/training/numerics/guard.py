@@ -99,9 +99,14 @@ def norm_of(norm: Any) -> float:
 
 def _skip_next(optimizer: Any) -> None:
     """accelerate's `optimizer` makes no step the next time it is asked to, and says that it skipped it."""
+    usual = vars(optimizer).get("step")  # torch's schedulers put a counter there
 
     def skip(closure: Any = None) -> None:
-        del closure, optimizer.step  # the class's own method again
+        del closure
+        if usual is None:
+            del optimizer.step  # the class's own method again
+        else:
+            optimizer.step = usual
         optimizer._is_overflow = True
 
     optimizer.step = skip
