@@ -30,11 +30,12 @@ def main() -> None:
     trainer = make_trainer(
         POLICY, FOLDER / "out", memory, max_steps=7, max_bad_steps=2, gradient_accumulation_steps=1, num_generations=2
     )
-    sums: list[float] = []
+    sums: dict[int, float] = {}  # after each step
     usual = trainer._maybe_log_save_evaluate
 
     def looked_at(*args: Any, **keywords: Any) -> None:
-        sums.append(float(sum(value.double().abs().sum() for value in trainer.model.parameters())))
+        total = sum(value.detach().double().abs().sum() for value in trainer.model.parameters())
+        sums.setdefault(trainer.state.global_step, float(total))
         usual(*args, **keywords)
 
     trainer._maybe_log_save_evaluate = looked_at
@@ -50,7 +51,13 @@ def main() -> None:
             ended = str(error)
     finite = all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
     guard = trainer._numerics.guard
-    found = {"sums": sums, "finite": finite, "bad": guard.bad_steps, "ended": ended, "step": trainer.state.global_step}
+    found = {
+        "sums": list(sums.values()),
+        "finite": finite,
+        "bad": guard.bad_steps,
+        "ended": ended,
+        "step": trainer.state.global_step,
+    }
     trainer.accelerator.wait_for_everyone()
     (FOLDER / f"{RANK}.json").write_text(json.dumps(found))
 

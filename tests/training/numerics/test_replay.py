@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.far_engine import FarEngine
 from tests.small_trainer import make_trainer
 from tests.training.numerics import planting
+from tests.training.test_served import train
 
 from ascent.errors import InputError
 
@@ -118,9 +120,9 @@ def test_the_command_says_that_weights_and_batch_give_it(
     from ascent.cli import main
 
     policy = overflowing(tiny_policy(), tmp_path)
-    trainer = make_trainer(policy, tmp_path / "out", max_steps=1)
-    trainer.train()
+    _, trainer = train(policy, tmp_path / "out", FarEngine(), max_steps=1)
     assert trainer._numerics.guard.bad_steps == 1
+    capfd.readouterr()
     code = main(["replay", str(tmp_path / "out"), "1", "--json"])
     out, err = capfd.readouterr()
     assert code == 1

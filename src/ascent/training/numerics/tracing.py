@@ -109,12 +109,13 @@ class Trace:
         mask = self._mask_BT
         return tensor if mask is None or tensor.shape[:2] != mask.shape else tensor[mask.bool()]
 
-    def _gradient(self, name: str, gradient: Tensor) -> None:
-        if self.look("gradient", name, gradient):
+    def _gradient(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is not None and self.look("gradient", name, gradient):
             self._finite_gradient = name
 
-    def _weight_gradient(self, name: str, gradient: Tensor) -> None:
-        self.look("weight gradient", name, gradient)
+    def _weight_gradient(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is not None:  # as it is in DDP where an output or a weight has no part in the loss
+            self.look("weight gradient", name, gradient)
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
