@@ -1,4 +1,4 @@
-"""One of two training processes over gloo, for test_guard_of_ranks: `torchrun guard_of_ranks.py POLICY FOLDER`.
+"""One of two training processes, for test_guard_of_ranks and tests/npu: `guard_of_ranks.py POLICY FOLDER [fsdp]`.
 
 NaN is planted on rank 1 alone. What each rank saw is written to FOLDER/RANK.json.
 """
@@ -17,24 +17,30 @@ from tests.training.numerics import planting
 
 POLICY, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
 RANK = int(os.environ["RANK"])
+SHARDED: dict[str, Any] = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2}} if "fsdp" in sys.argv else {}
+
+
+def whole(value: Any) -> Any:
+    """A weight's content, gathered where it is sharded."""
+    detached = value.detach()
+    return detached.full_tensor() if hasattr(detached, "full_tensor") else detached
 
 
 def main() -> None:
-    """Five steps, of which the second and the fourth are bad on rank 1."""
+    """Seven steps, of which the second, fifth and sixth are bad on rank 1."""
     import torch
 
     from ascent.training.numerics.guard import NotFiniteError
 
     memory = Memory()
     # an odd number of rows with effect: one rank fills a pass that the other doesn't need
-    trainer = make_trainer(
-        POLICY, FOLDER / "out", memory, max_steps=7, max_bad_steps=2, gradient_accumulation_steps=1, num_generations=2
-    )
+    settings = {"max_steps": 7, "max_bad_steps": 2, "gradient_accumulation_steps": 1, "num_generations": 2}
+    trainer = make_trainer(POLICY, FOLDER / "out", memory, **settings, **SHARDED)
     sums: dict[int, float] = {}  # after each step
     usual = trainer._maybe_log_save_evaluate
 
     def looked_at(*args: Any, **keywords: Any) -> None:
-        total = sum(value.detach().double().abs().sum() for value in trainer.model.parameters())
+        total = sum(whole(value).abs().sum() for value in trainer.model.parameters())
         sums.setdefault(trainer.state.global_step, float(total))
         usual(*args, **keywords)
 
@@ -49,7 +55,7 @@ def main() -> None:
             trainer.train()
         except NotFiniteError as error:
             ended = str(error)
-    finite = all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
+    finite = all(bool(torch.isfinite(whole(value)).all()) for value in trainer.model.parameters())
     guard = trainer._numerics.guard
     found = {
         "sums": list(sums.values()),

@@ -203,6 +203,21 @@ def test_a_bound_that_is_no_number_of_steps_is_refused(tiny_policy: Policy, tmp_
         make_trainer(tiny_policy(), tmp_path, max_bad_steps=most)
 
 
+def test_overflows_of_float16_are_the_scaler_s(tiny_policy: Policy, tmp_path: Path) -> None:
+    from ascent import devices
+
+    if devices.kind() == "cpu":
+        pytest.skip("float16 with a scaler needs an accelerator (tests/npu)")
+    run = Watched(tiny_policy(), tmp_path, fp16=True)
+    with planting.in_gradient(run.trainer, "model.layers.1.mlp", {2}, INF):
+        run.trainer.train()
+    assert run.moved() == [True, False, True, True]
+    assert run.all_finite()
+    assert run.series("numerics/overflow") == [None, 1.0, None, None]
+    assert run.series("numerics/bad_step") == [0.0] * 4
+    assert not (tmp_path / "bad-steps").exists()
+
+
 class OfScaler:
     """One weight, accelerate's optimizer over it, with torch's scaler of fp16."""
 

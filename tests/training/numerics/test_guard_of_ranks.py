@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,15 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_all_ranks_skip_alike_and_name_the_one(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+def check_ranks(policy: Path, folder: Path, environment: Mapping[str, str], *options: str) -> None:
+    """Train on two ranks, and look at what both saw."""
     script = Path(__file__).with_name("guard_of_ranks.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
-        "OMP_NUM_THREADS": "1",
-    }
     done = subprocess.run(
-        [*command, str(tiny_policy()), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=240
+        [*command, str(policy), str(folder), *options], env=environment, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    first, second = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert first["finite"]
     assert first["bad"] == 3
@@ -41,7 +37,12 @@ def test_all_ranks_skip_alike_and_name_the_one(tiny_policy: Callable[..., Path],
         (5, "output", "model.layers.1.mlp"),
         (6, "gradient", "model.layers.0.mlp.up_proj"),
     ):
-        kept = tmp_path / "out" / "bad-steps" / str(step)
+        kept = folder / "out" / "bad-steps" / str(step)
         found = json.loads((kept / "step.json").read_text())["finding"]
         assert (found["kind"], found["where"], found["rank"]) == (kind, where, 1)
         assert all((kept / f"rank{rank}.safetensors").is_file() for rank in (0, 1))
+
+
+def test_all_ranks_skip_alike_and_name_the_one(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), "OMP_NUM_THREADS": "1"}
+    check_ranks(tiny_policy(), tmp_path, environment)

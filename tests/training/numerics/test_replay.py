@@ -134,6 +134,22 @@ def test_the_command_says_that_weights_and_batch_give_it(
     assert "it repeats: the weights and the batch give it" in err
 
 
+def test_the_device_is_compared_with_the_cpu(tiny_policy: Policy, tmp_path: Path) -> None:
+    from ascent import devices
+    from ascent.training.replay.replaying import replay
+
+    if devices.kind() == "cpu":
+        pytest.skip("there is no other device (tests/npu)")
+    found = replay(run_of(tiny_policy(), tmp_path / "out"), 2, device=None, dtype=None)
+    assert found.tried.device.startswith(devices.kind())
+    assert found.reference is not None
+    assert found.reference.device.startswith("cpu")
+    assert found.comparison is not None
+    assert found.comparison.logps_max < 1e-4
+    assert all(each.cosine > 0.999 for each in found.comparison.modules)
+    assert found.good
+
+
 @pytest.mark.slow
 def test_another_precision_is_compared_with_the_cpu_s_float32(tiny_policy: Policy, tmp_path: Path) -> None:
     from ascent.training.replay.replaying import replay
