@@ -237,7 +237,7 @@ class OfScaler:
         scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**6)
         inner = torch.optim.AdamW([self.weight], lr=0.1)
         self.optimizer = AcceleratedOptimizer(inner, device_placement=False, scaler=scaler)
-        self.accelerator = SimpleNamespace(scaler=scaler)
+        self.accelerator = SimpleNamespace(scaler=scaler, distributed_type="NO")
 
     def step(self, gradient: float) -> bool:
         """Whether it was refused."""

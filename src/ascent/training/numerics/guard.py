@@ -12,6 +12,7 @@ import math
 from collections.abc import MutableMapping
 from typing import Any
 
+from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
@@ -42,9 +43,10 @@ class StepGuard(TrainerCallback):
 
     def refuses(self, norm: Any, accelerator: Any, optimizer: Any) -> bool:
         """Whether the step about to be made is a bad one; then it is skipped. `norm` is the gradient's, a scalar, None
-        where nobody knows it (DeepSpeed): then nothing is judged. One read from the device."""
+        where nobody knows it. One read from the device. With DeepSpeed, whose backward pass has made the step already,
+        nothing is judged."""
         self._bad = self._overflow = False
-        if norm is None:
+        if norm is None or accelerator.distributed_type == DistributedType.DEEPSPEED:
             return False
         finite = math.isfinite(norm_of(norm))
         scaler = accelerator.scaler
