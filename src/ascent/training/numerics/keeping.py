@@ -34,42 +34,48 @@ class BadSteps:
         step, ranks = trainer.state.global_step + 1, trainer.agreement.ranks
         folder, beside = self.folder / str(step), self.folder / f".{step}.tmp"
         with_model = self._weights is None
-        weights = self._weights[0] if self._weights is not None and self._weights[1] == steps_made else None
-        problem = None
-        try:
+        made_before = self._weights is not None and self._weights[1] == steps_made
+        weights = str(step) if with_model else str(self._weights[0]) if self._weights and made_before else None
+
+        def begin() -> None:
             if ranks.rank == 0:
                 shutil.rmtree(beside, ignore_errors=True)
                 beside.mkdir(parents=True)
-            trainer.accelerator.wait_for_everyone()
+
+        def write() -> None:
             save_passes(beside / f"rank{ranks.rank}.safetensors", trainer._numerics.passes.all)
             if ranks.rank == 0:
-                about = _about(trainer, finding, norm)
-                write_json(beside / STEP_FILE, {**about, "weights": str(step if with_model else weights or "") or None})
-        except (OSError, SafetensorError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        if not any(ranks.exchange(problem)) and with_model:
-            problem = self._save_model(trainer, beside / MODEL)
-        problems = [each for each in ranks.exchange(problem) if each]
-        if problems:
+                write_json(beside / STEP_FILE, {**_about(trainer, finding, norm), "weights": weights})
+
+        def write_model() -> None:
+            if with_model:
+                save_whole_model(trainer.accelerator)
+                trainer.save_model(str(beside / MODEL), _internal_call=True)
+
+        def end() -> None:
             if ranks.rank == 0:
-                shutil.rmtree(beside, ignore_errors=True)
-            self._tell(f"note: the bad step could not be kept in {folder}: {problems[0]}")
-            return None
-        if ranks.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)  # of a start before the one that is resumed
-            os.replace(beside, folder)
+                shutil.rmtree(folder, ignore_errors=True)  # of a start before the one that is resumed
+                os.replace(beside, folder)
+
+        for act in (begin, write, write_model, end):  # all ranks go on to the next, or none
+            problem = next((each for each in ranks.exchange(_problem_of(act)) if each), None)
+            if problem is not None:
+                if ranks.rank == 0:
+                    shutil.rmtree(beside, ignore_errors=True)
+                self._tell(f"note: the bad step could not be kept in {folder}: {problem}")
+                return None
         if with_model:
             self._weights = step, steps_made
         return folder
 
-    def _save_model(self, trainer: Any, folder: Path) -> str | None:
-        """Write the weights; what went wrong, if anything. Collective."""
-        save_whole_model(trainer.accelerator)
-        try:
-            trainer.save_model(str(folder), _internal_call=True)
-        except (OSError, SafetensorError) as error:
-            return f"{type(error).__name__}: {error}"
-        return None
+
+def _problem_of(act: Callable[[], None]) -> str | None:
+    """What the disk did not take, if anything."""
+    try:
+        act()
+    except (OSError, SafetensorError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _about(trainer: Any, finding: Finding, norm: float) -> dict[str, Any]:
