@@ -102,6 +102,15 @@ def supports_bf16() -> bool:
     return bool(accelerator is not None and accelerator.is_bf16_supported())
 
 
+def saturates() -> bool:
+    """Whether the device gives the largest number where a product overflows, instead of infinity: Ascend chips before
+    the 910B do, unless they are told otherwise."""
+    if kind() != "npu":
+        return False
+    told: bool = module("npu").utils.is_support_inf_nan()  # type: ignore[union-attr]
+    return not told
+
+
 def use_in_thread(device: torch.device) -> None:
     """Make this the device of the current thread, which would use the first one otherwise. The CPU needs nothing."""
     accelerator = None if device.type == "cpu" else module(kind())
@@ -212,20 +221,38 @@ def _process_memory() -> DeviceUse:
 # ---- random numbers -----------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def unchanged_random_state() -> Iterator[None]:
-    """Afterwards Python, numpy, torch and the current device draw what they would have drawn without the inside."""
+def random_state() -> dict[str, Any]:
+    """Where Python, numpy, torch and the current device stand in their random numbers, for `set_random_state`."""
     import numpy as np
     import torch
 
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     accelerator = module(kind())
-    device_state = None if accelerator is None else accelerator.get_rng_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state(),
+        "python": random.getstate(),
+        "device": None if accelerator is None else accelerator.get_rng_state(),
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Go on from there. A state that was kept without a device's, or for another kind of device, leaves it as it is."""
+    import numpy as np
+    import torch
+
+    torch.set_rng_state(state["torch"])
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])
+    accelerator = module(kind())
+    if accelerator is not None and state["device"] is not None:
+        accelerator.set_rng_state(state["device"])
+
+
+@contextlib.contextmanager
+def unchanged_random_state() -> Iterator[None]:
+    """Afterwards Python, numpy, torch and the current device draw what they would have drawn without the inside."""
+    before = random_state()
     try:
         yield
     finally:
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        if accelerator is not None:
-            accelerator.set_rng_state(device_state)
+        set_random_state(before)

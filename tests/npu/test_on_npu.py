@@ -12,6 +12,7 @@ import pytest
 from tests.child_pytest import ROOT, ChildRun, run_tests
 from tests.row import row_folder
 from tests.run_config import write_config
+from tests.training.numerics.test_guard_of_ranks import check_ranks
 
 from ascent.config.trl_fields import NOTHING_SAVED
 from ascent.models.starter.building import Recipe, starter_folder
@@ -46,6 +47,9 @@ TESTS = tuple(
         "training/batches/test_equal_gradients.py::test_every_saving_alone",
         "training/batches/test_equal_gradients.py::test_from_sampling_to_gradient",
         "training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
+        "training/numerics/test_guard.py::test_a_bad_step_is_skipped_and_its_culprit_named",
+        "training/numerics/test_guard.py::test_overflows_of_float16_are_the_scaler_s",
+        "training/numerics/test_replay.py::test_the_device_is_compared_with_the_cpu",
     )
 )
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
@@ -149,6 +153,12 @@ def test_sharded_training_is_replicated_training(
     for name, weight in replicated.items():
         assert (weight - gathered[name]).abs().max() < 1e-3, name
     assert any((weight - replicated[name]).abs().max() > 1e-3 for name, weight in before.items())
+
+
+def test_sharded_ranks_skip_a_bad_step_alike(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    check_ranks(tiny_policy(), tmp_path, {**softnpu(devices=2), "OMP_NUM_THREADS": "1"}, "fsdp")
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ ORDER = (
     ("types",),
     ("sandbox",),
 )
-ANYWHERE = {"errors", "host"}  # standard library only
+ANYWHERE = {"errors", "host", "json_numbers"}  # standard library only
 ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
 MAY_ASK_THE_ENVIRONMENT = {"selftest"}  # beside cli; the others are told what they need
 

@@ -104,7 +104,7 @@ def test_passes_here(device: str, softnpu: Callable[..., dict[str, str]], tmp_pa
         device == "npu"
     )
     said = (tmp_path / f"ascent-selftest-{device}.txt").read_text().strip()
-    assert said.endswith("good: 8 passed, 1 skipped")
+    assert said.endswith("good: 9 passed, 1 skipped")
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ VERBS = (
     "export",
     "report",
     "alarms",
+    "replay",
     "sandbox",
     "selftest",
 )

@@ -267,6 +267,14 @@ def _contradictions(config: RunConfig) -> list[str]:
     dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
     if dtype is not None and config.model.dtype not in ("auto", dtype):
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")
+    if config.model.head_dtype == "float32" and config.trainer.get("cast_lm_head_to_fp32") is False:
+        problems.append("model.head_dtype=float32 contradicts trainer.cast_lm_head_to_fp32=false")
+    head = config.model.head_dtype == "float32" or config.trainer.get("cast_lm_head_to_fp32")
+    if head and config.rollout.server is not None:
+        problems.append(
+            "model.head_dtype=float32: the service that rollout.server names has another head; on one side alone it "
+            "can widen the difference of sampler and trainer. Let the run start its own servers"
+        )
     if not config.trainer.get("plain"):
         problems += [
             f"trainer.{key}={config.trainer[key]!r}: name the service in rollout.server"

@@ -55,6 +55,7 @@ class ModelSection(Section):
     path: str
     revision: str | None = None
     dtype: Dtype = "auto"  # of the trained weights; auto: float32
+    head_dtype: Literal["model", "float32"] = "model"  # what the output head is computed in, by trainer and engine
     attn_implementation: str | None = None
     trust_remote_code: bool = False
     lora: LoraSection | None = None

@@ -11,7 +11,7 @@ import yaml
 from ascent.rollout.weights.verify.expected_differences import expected_difference
 from ascent.selftest.children import Ended, run_child
 from ascent.selftest.report import CheckResult
-from ascent.tracking.run_directory import RunDirectory, read_json_lines
+from ascent.tracking.run_directory import RunDirectory, read_metrics
 
 _RESUME_STEPS = 6
 
@@ -45,7 +45,7 @@ def train(folder: Path, steps: int, *, on_cpu: bool, engine: str, dtype: str) ->
     """`steps` steps: finite numbers and a gradient; then whether the engine sampled with the trainer's weights."""
     config = write_config(folder, engine=engine, steps=steps, save_steps=1000)
     ended = _train(folder, [str(config), "tracking.name=steps"], on_cpu)
-    lines = read_json_lines(folder / "runs" / "steps" / "metrics.jsonl")
+    lines = read_metrics(folder / "runs" / "steps" / "metrics.jsonl")
     name = f"{steps} training steps ({engine})"
     if ended.code != 0 or len(lines) != steps:
         return [failed(name, ended, f"ended after {len(lines)} of {steps} steps, exit code {ended.code}")]
@@ -108,8 +108,8 @@ def resume(folder: Path, *, on_cpu: bool) -> CheckResult:
     seconds = whole.seconds + killed.seconds + resumed.seconds
     if resumed.code != 0:
         return failed(name, resumed, f"the resumed run ended with exit code {resumed.code}")
-    left_alone = read_json_lines(folder / "runs" / "whole" / "metrics.jsonl")
-    continued = read_json_lines(run.metrics)
+    left_alone = read_metrics(folder / "runs" / "whole" / "metrics.jsonl")
+    continued = read_metrics(run.metrics)
     return compare_steps(name, left_alone, continued, save, steps, seconds)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.utils import get_config_model_id
 
+from ascent.training.numerics.precision import set_precision
+
 
 @dataclass
 class GRPOConfig(TRLConfig):
@@ -24,6 +26,10 @@ class GRPOConfig(TRLConfig):
         expect to be without signal; what is too much is trained on later, up to so many optimizer steps after the
         weights that sampled it. 0 (default) asks for no more than is known to be needed.
     curriculum: with dynamic sampling, tasks whose last groups were all solved, or all unsolved, are drawn seldom.
+    npu_optim_level: what is computed in which precision: "O0" all in float32; "O1" float32 weights with autocast; "O2"
+        half-precision weights made of float32 masters, with FSDP2. None: as `bf16` and `fp16` say.
+    max_bad_steps: a step whose gradient is not finite is skipped and explained; so many in a row end the training.
+    logging_nan_inf_filter: TRL's, but off: TRL writes the mean of other steps into its log where a loss isn't finite.
     stream_reward_models: score completions with reward functions that are models as they end ("on"), where nothing else
         needs the device meanwhile ("auto"), or as TRL does, all at the end ("off").
 
@@ -55,6 +61,13 @@ class GRPOConfig(TRLConfig):
         default=0, metadata={"help": "Groups sampled in advance may be so many optimizer steps old."}
     )
     curriculum: bool = field(default=False, metadata={"help": "Seldom draw what is always or never solved."})
+    npu_optim_level: str | None = field(default=None, metadata={"help": "Precision: O0, O1 or O2."})
+    max_bad_steps: int = field(
+        default=3, metadata={"help": "So many steps in a row with gradients that aren't finite end the training."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Log the mean of other steps where a loss is not finite."}
+    )
     stream_reward_models: str = field(
         default="auto", metadata={"help": "Reward models score completions as they end: auto, on or off."}
     )
@@ -71,6 +84,11 @@ class GRPOConfig(TRLConfig):
         default=True, metadata={"help": "Take old log-probabilities from the training forward where they are the same."}
     )
     balance_ranks: bool = field(default=True, metadata={"help": "Deal rows out to ranks by cost."})
+
+    def __post_init__(self) -> None:
+        """See TRL's. Raises InputError for a precision that can't be had."""
+        set_precision(self)
+        super().__post_init__()
 
 
 def own_setting(args: TRLConfig, name: str) -> Any:

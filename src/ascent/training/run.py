@@ -39,6 +39,7 @@ from ascent.training.export import save_trained_model
 from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
 from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
+from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.alarms import LiveAlarms, watch
@@ -121,6 +122,8 @@ def train(
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
                 return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
+        except NotFiniteError as error:
+            raise _stopped_by_numbers(run, error) from error
         except Exception as error:
             if error is not trainer.agreement.ended_with:
                 raise  # this process's own affair: its launcher ends the others
@@ -183,6 +186,15 @@ def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception
     return InputError(f"sampling ended after step {step}: {error}", mend)
 
 
+def _stopped_by_numbers(run: RunDirectory, error: NotFiniteError) -> InputError:
+    """The checkpoint is written; every process of the training ends alike."""
+    return InputError(
+        f"the run ended: {error}",
+        f"What was not finite is told above and in {run.bad_steps}/STEP/step.json; `ascent replay {run.path} STEP` "
+        f"repeats a step. Once that is mended: ascent train --resume {run.path}",
+    )
+
+
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     """GRPOConfig of the run: what the configuration gives, and Ascent's defaults where TRL's don't fit."""
     on_cpu = devices.kind() == "cpu"
@@ -197,13 +209,16 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if not devices.supports_bf16():  # where it is emulated it is several times slower
+    # where it is emulated it is several times slower
+    if not devices.supports_bf16() and not given.get("npu_optim_level"):
         defaults["bf16"] = False
     if on_cpu:
         defaults["optim"] = "adamw_torch"
     init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation
+    if config.model.head_dtype == "float32":
+        given["cast_lm_head_to_fp32"] = True
     given["model_init_kwargs"] = {**init, **(given.get("model_init_kwargs") or {})}
     given.setdefault("trust_remote_code", config.model.trust_remote_code)
     if not given.get("plain"):
@@ -264,6 +279,7 @@ def _engine(
         config,
         str(folder),
         model_dtype=_model_dtype(args),
+        args=args,
         batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
         longest_prompt=tasks.longest_prompt,
         completion=args.max_completion_length or context,

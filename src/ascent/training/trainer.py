@@ -47,9 +47,12 @@ from ascent.training.engines.sampling import (
     check_adapters,
     check_staleness,
     difference_check,
+    refuse_biased_ratio,
     sampler_for,
-    tell_bias,
 )
+from ascent.training.numerics.guard import norm_of
+from ascent.training.numerics.sources import known_logps
+from ascent.training.numerics.watching import watch
 from ascent.training.records import logged
 from ascent.training.records.batch import BatchRecord
 from ascent.training.records.engine_figures import of_all_ranks
@@ -162,8 +165,9 @@ class GRPOTrainer(Updating):
         self._batches = StepBatches()
         tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
         self.tell_alarm = (lambda text: None) if recorder is not None and recorder.tells_alarms else tell
-        self._silence = Silence(self.tell_alarm)
+        self._silence, self._numerics = Silence(self.tell_alarm), watch(self, recorder, tell)
         if not self._plain:
+            refuse_biased_ratio(self)
             self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
             check_adapters(self.model, chosen)
             if isinstance(chosen, (EngineSettings, str)):
@@ -173,7 +177,6 @@ class GRPOTrainer(Updating):
                 self.engine = chosen
             self._sampler = sampler_for(self, self.engine, verify=verify)
             self._difference_check = difference_check(self, self.engine, verify=verify)
-            self._biased_by = tell_bias(self)
             self._refill = refill_for(self)
             stream_model_rewards(self, self.engine.place, print_on_stderr)
             self.add_callback(OrderOfLaterEpochs())
@@ -200,7 +203,6 @@ class GRPOTrainer(Updating):
                 return self._generate_and_score_completions(inputs)
         number, step, rank = self._generation, self.state.global_step + 1, self.accelerator.process_index
         self._batch = evaluation.batch(inputs) if evaluation else BatchRecord(inputs, str(number), number, step, rank)
-        self._batch.biased_by = self._biased_by
         inputs = drawing.rows(self, self._batch, inputs)
         late = evaluation is None and self._batches.correction is not None
         with without_old_pass(self) if late else contextlib.nullcontext():
@@ -208,10 +210,11 @@ class GRPOTrainer(Updating):
         if evaluation is None and self._batch.silent is not None and own_setting(self.args, "skip_zero_advantage"):
             output["advantages"][self._batch.silent] = 0.0
         self._batch.take_output(output)
-        metrics = self._metrics["eval" if evaluation else "train"]
-        for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation is not None).items():
-            metrics[name].append(value)
+        measured = measure_all(self._batch, output, self.accelerator, evaluation=evaluation is not None)
+        for name, value in measured.items():
+            self._metrics["eval" if evaluation else "train"][name].append(value)
         if evaluation is None:
+            self._numerics.sources.judge(measured, step)
             self._generation += 1
             if late:
                 output |= self._kept.wait(self._batch)
@@ -236,7 +239,7 @@ class GRPOTrainer(Updating):
             )
         assert self._batch is not None
         completions = drawing.sample(self, self._batch, prompt_ids, num_generations)
-        logps = [completion.logps.tolist() for completion in completions] if self.use_vllm else None
+        logps = [known_logps(completion) for completion in completions] if self.use_vllm else None
         return [completion.token_ids.tolist() for completion in completions], logps
 
     def sync_engine(self) -> None:
@@ -337,6 +340,8 @@ class GRPOTrainer(Updating):
             self._finish_step(grad_norm, keywords.get("learning_rate"))  # the step's own, not the next one's
             self.after_step()
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
+        if self._globalstep_last_logged == self.state.global_step:
+            tr_loss.zero_()  # the Trainer takes it from itself, which leaves NaN for ever
         self._step_metrics.logged(self._metrics["train"])
 
     def _finish_step(self, grad_norm: Any, learning_rate: float | None) -> None:
@@ -346,7 +351,8 @@ class GRPOTrainer(Updating):
         loss = float(self.accelerator.gather(self._step_metrics.take_loss()).mean())
         engine = self._engine_stats() if self._sampled_since_step else None
         self._reward_seconds, self._sampled_since_step = 0.0, False
-        norm = None if grad_norm is None else float(grad_norm)
+        norm = None if grad_norm is None else norm_of(grad_norm)
+        self._numerics.guard.write(self._metrics["train"])
         rate = self._get_learning_rate() if learning_rate is None else learning_rate
         metrics = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
         metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)

@@ -15,6 +15,8 @@ from ascent.training.batches.correction import Corrected
 from ascent.training.batches.rows import NEWEST, SubBatch
 from ascent.training.batches.settings import StepBatches
 from ascent.training.batches.window import Window
+from ascent.training.numerics import bad_step
+from ascent.training.numerics.watching import Numerics
 from ascent.training.records.step_metrics import StepMetrics
 from ascent.training.step.clock import StepClock
 
@@ -31,12 +33,14 @@ class Updating(TRLTrainer):
     _batches: StepBatches
     _clock: StepClock
     _step_metrics: StepMetrics
+    _numerics: Numerics
     _generate_every: int  # micro-batches from one generation to the next
     _in_loss: Any = ()  # the rows whose loss is being made
 
     def _step_begins(self) -> None:
         """Let go of what an optimizer step that never came to its end has left: a user's callback may end a training
         between two micro-batches, and another `train` may follow."""
+        self._numerics.passes.forget()
         if self._batches.window is not None:
             self._batches.window.forget()
         if self._batches.correction is not None:
@@ -77,6 +81,7 @@ class Updating(TRLTrainer):
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
         """The algorithm's loss of a micro-batch, or the weighted one of a sub-batch."""
+        self._numerics.passes.note(inputs, keywords.get("num_items_in_batch"))
         if self._plain:
             return super().compute_loss(model, inputs, *args, **keywords)
         self._in_loss = inputs
@@ -101,6 +106,14 @@ class Updating(TRLTrainer):
             self._algorithm.adjust_gradients(model)
         self._step_metrics.add_loss(loss)
         return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The gradient's norm, after which the optimizer steps: a bad step is skipped, explained and kept."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        if self._numerics.guard.refuses(norm, self.accelerator, self.optimizer):
+            bad_step.treat(self, model, norm)
+        self._numerics.passes.forget()
+        return norm
 
     def _step_of_window(self, window: Window, model: Any, inputs: Any, num_items_in_batch: Any) -> torch.Tensor:
         """Hand the micro-batch over; the last one of an optimizer step trains on all of them. Counters are TRL's."""

@@ -103,7 +103,7 @@ class Window:
         written: list[dict[str, list[float]]] = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            with self._synchronised(model, last), _ragged(self._accelerator), _apart(metrics, written):
+            with self._synchronised(model, last), ragged(self._accelerator), _apart(metrics, written):
                 loss = loss + run(batch)
         sizes = self._sizes(batches)
         rows = sum(count(each) for _, each in slices)
@@ -202,7 +202,7 @@ class Window:
 
 
 @contextlib.contextmanager
-def _ragged(accelerator: Any) -> Iterator[None]:
+def ragged(accelerator: Any) -> Iterator[None]:
     """TRL's loss gathers one value a row for its metrics, and leaves out those that aren't a number: while inside, each
     rank may have other rows, and what one has less than another isn't a number."""
     if accelerator.num_processes == 1:

@@ -9,6 +9,8 @@ from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from ascent.config import RunConfig
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.platform import engine_kind
+from ascent.training.numerics.head import head_dtype
+from ascent.training.numerics.precision import engine_dtype
 
 _CPU_KV_CACHE_MB = 512
 
@@ -16,10 +18,11 @@ _CPU_KV_CACHE_MB = 512
 def from_arguments(args: TRLConfig, model: Any, num_processes: int) -> EngineSettings:
     """The engine that TRL's `vllm_*` fields ask for; the model is loaded from where the trainer's came from."""
     kind = engine_kind()
-    dtype = str(model.dtype).removeprefix("torch.")
+    weights = str(model.dtype).removeprefix("torch.")
     return EngineSettings(
         model=model.name_or_path,
-        dtype=dtype if kind == "cpu" or dtype != "float32" else "bfloat16",
+        dtype=engine_dtype(weights, fp16=args.fp16, device_kind=kind),
+        head_dtype=head_dtype(args),
         max_model_len=args.vllm_max_model_length or model.config.get_text_config().max_position_embeddings,
         max_num_seqs=args.per_device_train_batch_size * (args.steps_per_generation or 1),
         enforce_eager=kind != "cuda",
@@ -35,6 +38,7 @@ def from_config(
     model_path: str,
     *,
     model_dtype: str,
+    args: TRLConfig,
     batch: int,
     longest_prompt: int,
     completion: int,
@@ -48,10 +52,11 @@ def from_config(
     kv_cache_mb = memory.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
     dtype = rollout.dtype
     if dtype == "auto":
-        dtype = model_dtype if kind == "cpu" or model_dtype != "float32" else "bfloat16"  # type: ignore[assignment]
+        dtype = engine_dtype(model_dtype, fp16=args.fp16, device_kind=kind)  # type: ignore[assignment]
     return EngineSettings(
         model=model_path,
         dtype=dtype,
+        head_dtype=head_dtype(args),
         max_model_len=rollout.max_model_len or min(context, longest_prompt + completion),
         max_num_seqs=rollout.max_num_seqs or batch,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
