@@ -212,20 +212,39 @@ def _process_memory() -> DeviceUse:
 # ---- random numbers -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """What torch draws next, on the host and on the current device (None: there is no other)."""
+
+    host: Any
+    device: Any
+
+    def restore(self) -> None:
+        """It is drawn next again."""
+        import torch
+
+        torch.set_rng_state(self.host)
+        if self.device is not None and (accelerator := module(kind())) is not None:
+            accelerator.set_rng_state(self.device)
+
+
+def randomness() -> Randomness:
+    """What torch draws next."""
+    import torch
+
+    accelerator = module(kind())
+    return Randomness(torch.get_rng_state(), None if accelerator is None else accelerator.get_rng_state())
+
+
 @contextlib.contextmanager
 def unchanged_random_state() -> Iterator[None]:
     """Afterwards Python, numpy, torch and the current device draw what they would have drawn without the inside."""
     import numpy as np
-    import torch
 
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    accelerator = module(kind())
-    device_state = None if accelerator is None else accelerator.get_rng_state()
+    torch_state, numpy_state, python_state = randomness(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        torch.set_rng_state(torch_state)
+        torch_state.restore()
         np.random.set_state(numpy_state)
         random.setstate(python_state)
-        if accelerator is not None:
-            accelerator.set_rng_state(device_state)

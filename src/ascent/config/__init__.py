@@ -13,8 +13,8 @@ from typing import Any
 
 import pydantic
 
+from ascent.config import algorithm_fields, renamed, trl_fields
 from ascent.config import file as config_file
-from ascent.config import renamed, trl_fields
 from ascent.config.sections import (
     AlgorithmSection,
     MemorySection,
@@ -101,8 +101,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
     if isinstance(trainer, dict):
+        trainer, of_algorithm, problems = algorithm_fields.move(source, trainer)
         problems += settle(source, trainer, "trainer.", trainer_fields())
         stays, moved, notes = renamed.settle(trainer)
+        notes = of_algorithm + notes
         stays, mapped = _map_trl_vllm(stays)
         source.values["trainer"] = stays
         for key, (value, old_key) in (*moved.items(), *mapped.items()):

@@ -41,6 +41,8 @@ class Updating(TRLTrainer):
             self._batches.window.forget()
         if self._batches.correction is not None:
             self._batches.correction.forget()
+        if self._batches.kept is not None:
+            self._batches.kept.forget()
 
     def _step_ended(self, corrected: Corrected | None) -> None:
         """All backward passes of an optimizer step are done, or one has failed. `corrected` is what they showed of the
@@ -73,6 +75,8 @@ class Updating(TRLTrainer):
                 found = (*forward.logps(model, *padded), None)
         if gradients and self._batches.correction is not None and NEWEST in self._in_loss:
             self._batches.correction.give(self._in_loss, found[0])  # TRL's loss takes the ratio next
+        if gradients and self._batches.kept is not None:
+            self._batches.kept.gave(self._in_loss, found[0])
         return found
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
@@ -80,6 +84,8 @@ class Updating(TRLTrainer):
         if self._plain:
             return super().compute_loss(model, inputs, *args, **keywords)
         self._in_loss = inputs
+        if self._batches.kept is not None:
+            self._batches.kept.begins(inputs)
         loss = self._algorithm.loss(inputs, functools.partial(super().compute_loss, model, inputs, *args, **keywords))
         return loss * inputs.weight if isinstance(inputs, SubBatch) else loss
 
@@ -98,7 +104,7 @@ class Updating(TRLTrainer):
             raise
         if self.accelerator.sync_gradients and not self._plain:
             self._step_ended(self._corrected())
-            self._algorithm.adjust_gradients(model)
+            self._adjust_gradients(model, num_items_in_batch)
         self._step_metrics.add_loss(loss)
         return loss
 
@@ -109,9 +115,9 @@ class Updating(TRLTrainer):
         window.hand_over(self._step // self._generate_every, self._prepare_inputs(inputs))
         loss = torch.zeros((), device=self.accelerator.device)
         if self.accelerator.sync_gradients:
-            step = super(TRLTrainer, self).training_step  # Trainer's: forward, loss and backward
             shares = self._batches.forward is not None and self._batches.forward.shares(model)
-            done = window.train(model, shares, lambda batch: step(model, batch, num_items_in_batch), metrics)
+            run = functools.partial(self._one_pass, model, num_items_in_batch)
+            done = window.train(model, shares, run, metrics, **self._batches.first_part(model))
             for name, value in done.metrics.items():
                 metrics[name].append(value)
             loss = done.loss
@@ -121,6 +127,24 @@ class Updating(TRLTrainer):
             metrics["step_time"].append(self._current_train_step_time)
             self._current_train_step_time = 0.0
         return loss
+
+    def _one_pass(self, model: Any, num_items_in_batch: Any, batch: SubBatch) -> torch.Tensor:
+        """Forward, weighted loss and backward of a sub-batch, by transformers' `training_step`: TRL's counts."""
+        loss: torch.Tensor = super(TRLTrainer, self).training_step(model, batch, num_items_in_batch)
+        return loss
+
+    def _adjust_gradients(self, model: Any, num_items_in_batch: Any) -> None:
+        """The algorithm may change the gradients of the step, which are now reduced over ranks."""
+        adjustment, kept = self._batches.adjustment, self._batches.kept
+        if adjustment is None or kept is None:
+            return
+        passes = kept.of(model, functools.partial(self._one_pass, model, num_items_in_batch))
+        try:
+            found = adjustment(model, passes, self.state.global_step)
+        finally:
+            kept.forget()
+        for name, value in found.items():
+            self._metrics["train"][name].append(value)
 
     def _corrected(self) -> Corrected | None:
         """What the step's training forwards showed of the sampler, also into TRL's metrics."""
