@@ -78,9 +78,9 @@ class GRPOTrainer(Updating):
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
     and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the update (default:
-    GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name` stands in sample ids. Without
-    `verify` nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is for
-    `tools`, `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
+    GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name` stands in sample ids.
+    Without `verify` nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is
+    for `tools`, `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
     `agreement.ended_with`.
