@@ -43,35 +43,36 @@ class GPROTrainer(GRPOTrainer):
             if keywords.get("processing_class") is not None:
                 raise InputError("tokenizer and processing_class are the same argument", "Give processing_class only.")
             keywords["processing_class"] = tokenizer
-        args = _gpro_arguments(args, model)
-        for name, value in (
-            ("npu_optim_level", npu_optim_level),
-            ("gradient_penalty_weight", gradient_penalty_weight),
-        ):
-            _set(args, name, value)
+        args = _gpro_arguments(args, model, npu_optim_level)
+        if gradient_penalty_weight is not None:
+            _contradicts("gradient_penalty_weight", gradient_penalty_weight, args.gradient_penalty_weight)
+            args.gradient_penalty_weight = gradient_penalty_weight
         if tokenizer is not None and args.process_index == 0:
             print_on_stderr("note: tokenizer is taken for processing_class, its name in TRL")
         super().__init__(model, reward_funcs, args, *positional, **keywords)
 
 
-def _gpro_arguments(args: TRLConfig | None, model: Any) -> GPROConfig:
-    """A copy of `args`, or defaults; those of GRPO get the penalty's defaults."""
+def _gpro_arguments(args: TRLConfig | None, model: Any, level: str | None) -> GPROConfig:
+    """A copy of `args`, or defaults; those of GRPO get the penalty's defaults. With a `level` they are settled anew,
+    for precision is decided when arguments are made."""
     given = default_arguments(model) if args is None else args
-    if isinstance(given, GPROConfig):
-        return copy.copy(given)
+    if level is not None:
+        _contradicts("npu_optim_level", level, getattr(given, "npu_optim_level", None))
+        settings = {field.name: getattr(given, field.name) for field in fields(given) if field.init}
+        settings |= {"npu_optim_level": level, "generation_batch_size": None}  # which TRL makes of the others
+        if level == "O0":
+            settings |= {"bf16": False, "fp16": False}
+        return GPROConfig(**settings)
     made = copy.copy(given)
-    made.__class__ = GPROConfig
-    for field in fields(GPROConfig):
-        if not hasattr(made, field.name):
-            setattr(made, field.name, field.default)
+    if not isinstance(made, GPROConfig):
+        made.__class__ = GPROConfig  # made again, TRL's arguments would refuse what they have filled in themselves
+        for field in fields(GPROConfig):
+            if not hasattr(made, field.name):
+                setattr(made, field.name, field.default)
     assert isinstance(made, GPROConfig)
     return made
 
 
-def _set(args: GPROConfig, name: str, value: Any) -> None:
-    if value is None:
-        return
-    given = getattr(args, name, None)
+def _contradicts(name: str, value: Any, given: Any) -> None:
     if given is not None and given != value:
         raise InputError(f"{name}={value!r} contradicts {name}={given!r} of args", "Keep one of them.")
-    setattr(args, name, value)
