@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_trainer import Memory, coarse_vowels, make_trainer
+from tests.small_trainer import Memory, make_trainer
 from tests.training.batches.cases import CASES, Case
 from tests.training.batches.windows import ALL_SAVINGS
 from tests.training.gpro_ranks import PENALTY, generations
@@ -166,7 +166,7 @@ def test_the_part_of_a_fraction_stands_for_all(
 
 PAIRS: dict[str, dict[str, Any]] = {
     "sampled": {},
-    "sub-batches": {"reward": coarse_vowels, "max_tokens_per_batch": 40},
+    "sub-batches": {"max_tokens_per_batch": 40},
     "adaptive entropy": {"use_adaptive_entropy": True, "entropy_coef": 0.05, "entropy_target": 9.0},
     "every loss metric": {"beta": 0.1, "loss_type": "grpo", "num_iterations": 2},
 }
