@@ -66,6 +66,7 @@ def generations(case: Case, policy: Path) -> list[Any]:
 def train(name: str, policy: Path, folder: Path) -> None:
     """One training; what this rank saw."""
     import torch
+    import torch.distributed.tensor
     from tests.training.batches.windows import arguments, drive, our_trainer
 
     scenario, rank = SCENARIOS[name], int(os.environ["RANK"])
@@ -81,7 +82,8 @@ def train(name: str, policy: Path, folder: Path) -> None:
     )
     mine = [rows_of(generation, part(case, rank)) for generation in generations(case, policy)]
     windows = drive(trainer, mine)
-    found = [{"gradient": window.gradient, "logs": window.logs} for window in windows]
+    sharded = any(isinstance(each, torch.distributed.tensor.DTensor) for each in trainer.model.parameters())
+    found = [{"gradient": window.gradient, "logs": window.logs, "sharded": sharded} for window in windows]
     torch.save(found, folder / f"{name}-{rank}.pt")
 
 
