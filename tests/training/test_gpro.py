@@ -93,8 +93,19 @@ def with_old(case: Case, policy: Path) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("savings", SAVINGS)
-@pytest.mark.parametrize("name", ["older-policy", "on-policy", "kl", "sapo"])
+@pytest.mark.parametrize(
+    ("name", "savings"),
+    [
+        ("on-policy", "nothing"),
+        ("kl", "everything"),
+        *(
+            pytest.param(name, savings, marks=pytest.mark.slow)
+            for name in ("older-policy", "on-policy", "kl", "sapo")
+            for savings in SAVINGS
+            if (name, savings) not in {("on-policy", "nothing"), ("kl", "everything")}
+        ),
+    ],
+)
 def test_the_gradient_is_that_of_two_trainings_at_both_places(
     windows: Callable[..., list[Any]], policy: Path, tmp_path: Path, name: str, savings: str
 ) -> None:
@@ -109,7 +120,10 @@ def test_the_gradient_is_that_of_two_trainings_at_both_places(
     assert relative_error(found.gradient, first + 0.5 * (second - first)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("on-policy", "adapters") else pytest.param(name, marks=pytest.mark.slow) for name in TRAININGS],
+)
 def test_micro_batches_and_savings_leave_the_update_as_it_is(windows: Callable[..., list[Any]], name: str) -> None:
     from tests.training.batches.windows import relative_error
 
@@ -182,8 +196,7 @@ def trained(folder: Path, output: Path, *, optim: str = "sgd", **settings: Any) 
     return trainer, memory
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("name", "dropout"), [("sampled", 0.1), *((name, 0.0) for name in PAIRS)])
 def test_with_a_penalty_that_adds_nothing_five_steps_are_grpos_bit_by_bit(
     tiny_policy: Callable[..., Path], tmp_path: Path, name: str, dropout: float
 ) -> None:
@@ -192,8 +205,6 @@ def test_with_a_penalty_that_adds_nothing_five_steps_are_grpos_bit_by_bit(
 
     import torch
 
-    if dropout and name != "sampled":
-        pytest.skip("one training with dropout is enough")
     folder = shutil.copytree(tiny_policy(), tmp_path / "policy")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "attention_dropout": dropout}))
