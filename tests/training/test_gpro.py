@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.small_trainer import Memory, make_trainer
-from tests.training.batches.cases import CASES, Case
+from tests.training.batches.cases import CASES, SAMPLED, Case
+from tests.training.batches.trainings import Trainings
 from tests.training.batches.windows import ALL_SAVINGS
 from tests.training.gpro_ranks import PENALTY, generations
 
@@ -40,6 +41,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.training.batches.policies import build_policy
 
     return build_policy("llama", tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"))
 
 
 @pytest.fixture
@@ -140,6 +146,23 @@ def test_micro_batches_and_savings_leave_the_update_as_it_is(windows: Callable[.
         for savings in ways:
             found = windows(parted, SAVINGS[savings], **PENALTY)
             assert relative_error(found[0].gradient, expected[0].gradient) <= TOLERANCE, (size, savings)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "token_mask" else pytest.param(name, marks=pytest.mark.slow) for name in SAMPLED]
+)
+def test_ratios_to_the_sampler_are_the_first_passes(trainings: Trainings, name: str) -> None:
+    """Also where they and the old log-probabilities come from the first pass itself."""
+    from tests.training.batches.windows import relative_error
+
+    case = replace(SAMPLED[name], whole=False)
+    if case.settings.get("loss_type") == "vespo" or "off_policy_mask_threshold" in case.settings:
+        pytest.skip("refused with GPRO")
+    saved, computed = (trainings.ours(case, savings, GPRO(**PENALTY)) for savings in (ALL_SAVINGS, NOTHING_SAVED))
+    plain = trainings.ours(case, ALL_SAVINGS)
+    for one, other, grpo in zip(saved, computed, plain, strict=True):
+        assert relative_error(one.gradient, other.gradient) <= TOLERANCE
+        assert not grpo.gradient.any() or relative_error(one.gradient, grpo.gradient) > 10 * TOLERANCE
 
 
 def test_the_part_of_a_fraction_stands_for_all(

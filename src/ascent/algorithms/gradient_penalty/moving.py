@@ -12,7 +12,7 @@ from ascent.algorithms.gradient_penalty.vectors import locals_of
 
 
 @contextmanager
-def moved(parameters: Sequence[nn.Parameter], direction: Sequence[Tensor], step: float) -> Iterator[None]:
+def moved(parameters: Sequence[Tensor], direction: Sequence[Tensor], step: float) -> Iterator[None]:
     """Inside, each parameter is `step` times its part of `direction` further. Afterwards, whatever happened, it has the
     bits that it had; for that, a copy of the parameters is kept."""
     with torch.no_grad():
