@@ -11,6 +11,11 @@ from gaming.figures import Cell, end, gap, interval, last_metric, paired, peak, 
 
 _PAIRS = (("gpro", "kl"), ("gpro", "turned"), ("gpro", "grpo"), ("gpro", "rate"), ("kl", "grpo"), ("published", "grpo"))
 
+_FIGURES = (
+    *("truth", "proxy", "gap", "peak truth"),
+    *("KL to the start", "entropy", "gradient norm", "minutes", "hacks"),
+)
+
 
 def report(cells: Sequence[Cell], chosen: Mapping[str, float | None]) -> str:
     """Markdown."""
@@ -18,8 +23,8 @@ def report(cells: Sequence[Cell], chosen: Mapping[str, float | None]) -> str:
     lines = ["**Strengths** (mean held-out truth on the choosing seeds)", "", "| arm | strength | truth | seeds |"]
     lines += ["|---|---|---|---|", *_choosing(cells, chosen), ""]
     lines += ["**After the last step** (held-out tasks, sampled; mean over seeds)", ""]
-    lines += ["| arm | seeds | truth | proxy | gap | peak truth | entropy | gradient norm | minutes | hacks |"]
-    lines += ["|---|---|---|---|---|---|---|---|---|---|", *(_row(name, of) for name, of in final.items() if of), ""]
+    lines += [f"| {' | '.join(('arm', 'seeds', *_FIGURES))} |", "|" + "---|" * (2 + len(_FIGURES))]
+    lines += [*(_row(name, of) for name, of in final.items() if of), ""]
     lines += ["**Differences** (paired by seed, 95 % t interval)", "", *_differences(final)]
     return "\n".join(lines)
 
@@ -58,6 +63,7 @@ def _row(name: str, cells: Mapping[int, Cell]) -> str:
         mean(lambda cell: end(cell, "proxy")),
         mean(gap),
         mean(peak),
+        mean(lambda cell: cell["divergence"]),
         mean(lambda cell: last_metric(cell, "entropy")),
         mean(lambda cell: last_metric(cell, "grad_norm")),
         mean(lambda cell: cell["seconds"] / 60),

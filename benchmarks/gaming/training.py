@@ -26,9 +26,11 @@ BATCH, GROUP, TOKENS = 128, 8, 32  # completions a step, of a prompt, and tokens
 
 @dataclass
 class Recorder:
-    """Keeps what a step's metrics say of the update (see `training.records.recorder.Recorder`)."""
+    """Keeps what a step's metrics say of the update, and the last generation's (prompt ids, completion ids) (see
+    `training.records.recorder.Recorder`)."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
+    sampled_last: list[tuple[list[int], list[int]]] = field(default_factory=list)
 
     def step(self, record: Any) -> None:
         """An optimizer step has ended."""
@@ -41,7 +43,9 @@ class Recorder:
 
     def sampled(self, done: int, total: int) -> None: ...
 
-    def generation(self, number: int, records: Any) -> None: ...
+    def generation(self, number: int, records: Any) -> None:
+        """A generation's completions."""
+        self.sampled_last = [(list(each.prompt_ids), each.completion_ids.tolist()) for each in records]
 
     def settle(self) -> None: ...
 
@@ -84,15 +88,17 @@ def rates(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 def run(arm: str, strength: float, seed: int, *, engine: str = "transformers", steps: int = STEPS) -> dict[str, Any]:
     """Train and judge; what a cell keeps. `seed` is that of the starter, of the split and of the training."""
-    from ascent import CodeReward, GPROConfig, GPROTrainer, GRPOConfig, GRPOTrainer, devices
+    from transformers import AutoModelForCausalLM
+
+    from ascent import GPROConfig, GPROTrainer, GRPOConfig, GRPOTrainer, devices
     from ascent.algorithms.gpro import GPRO
     from ascent.models.folder import load_tokenizer, model_folder
     from ascent.sandbox import Sandbox
     from ascent.tasks.loading import load_split
     from ascent.tasks.prompts import with_prompt
     from ascent.training.policy_tasks import to_dataset
+    from gaming.divergence import divergence
 
-    assert issubclass(WatchedReward, CodeReward)
     began = time.monotonic()
     chosen = ARMS[arm]
     folder = model_folder(f"builtin:starter:{seed}")
@@ -145,6 +151,8 @@ def run(arm: str, strength: float, seed: int, *, engine: str = "transformers", s
         try:
             with _evaluating(trainer, reward, held_out, curve):
                 trainer.train()
+            start = AutoModelForCausalLM.from_pretrained(folder)
+            went = divergence(trainer.model.eval(), start, recorder.sampled_last)
         finally:
             if trainer.engine is not None:
                 trainer.engine.close()
@@ -154,6 +162,7 @@ def run(arm: str, strength: float, seed: int, *, engine: str = "transformers", s
         "seed": seed,
         "steps": steps,
         "held_out": curve,
+        "divergence": round(went, 4),
         "training": _columns(reward.batches),
         "metrics": _columns(recorder.steps),
         "seconds": round(time.monotonic() - began, 1),
