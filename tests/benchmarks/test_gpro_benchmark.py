@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(FOLDER))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from gaming.arms import ARMS, CHOOSING_SEEDS
 from gaming.figures import end, interval, paired, peak, truth_at
 from gaming.report import report
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
