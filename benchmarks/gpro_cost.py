@@ -86,6 +86,9 @@ def main() -> None:
     turns = measure(args)
     usual = [step for _, _, step in turns.seconds["GRPO"]]
     for name, seconds in turns.seconds.items():
+        if name == "GRPO":
+            print(f"GRPO: first pass {_middle([first for first, _, _ in seconds])} s; step {_middle(usual)} s")
+            continue
         whole = _middle([step / other for (_, _, step), other in zip(seconds, usual, strict=True)])
         print(f"{name}: second pass / first {_middle([second / first for first, second, _ in seconds])}; step {whole}")
 

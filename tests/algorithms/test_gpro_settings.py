@@ -84,6 +84,7 @@ def test_under_trainer_its_settings_are_moved_with_a_note(tmp_path: Path) -> Non
             r"algorithm.gradient_penalty_every=2 contradicts trainer.gradient_penalty_every=3",
         ),
         ("algorithm: {name: gpro, gradient_penalty_raduis: 1}\n", r"did you mean 'gradient_penalty_radius'"),
+        ("algorithm: gpro\ntrainer: {gradient_penalty_wieght: 1}\n", r"did you mean 'gradient_penalty_weight'"),
         ("algorithm: {name: gpro, gradient_penalty_radius: -1}\n", r"greater than 0"),
         ("algorithm: {name: gpro}\ntrainer: {plain: true}\n", r"contradicts trainer.plain"),
         ("algorithm: grop\n", r"should be 'grpo' or 'gpro'"),

@@ -193,11 +193,12 @@ def _move(source: config_file.Source, key: str, value: Any, old_key: str) -> lis
 
 def _check_trainer(source: config_file.Source) -> list[str]:
     fields = trainer_fields()
+    known = [*fields, *algorithm_fields.owners()]
     problems = []
     for key, value in source.values["trainer"].items():
         dotted = f"trainer.{key}"
         if key not in fields:
-            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, fields)}")
+            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, known)}")
             continue
         kinds = fields[key]
         if kinds is not None and is_wrong(value, kinds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ascent.config import file as config_file
@@ -12,21 +13,21 @@ from ascent.tables import load as load_entry
 def move(source: config_file.Source, trainer: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
     """What stays under `trainer`, sentences about what was moved, and problems: a setting of another algorithm than the
     configuration's, or one that stands in both places with two values."""
-    owners = _owners()
+    owned = owners()
     stays: dict[str, Any] = {}
     notes: list[str] = []
     problems: list[str] = []
     for key, value in trainer.items():
-        if key not in owners:
+        if key not in owned:
             stays[key] = value
             continue
         place, new = source.place(f"trainer.{key}"), f"algorithm.{key}"
         algorithm = source.values.get("algorithm", "grpo")
         name = algorithm.get("name", "grpo") if isinstance(algorithm, dict) else algorithm
-        if name != owners[key]:
+        if name != owned[key]:
             problems.append(
-                f"{place}: trainer.{key} is a setting of algorithm={owners[key]}, but the algorithm is {name}: set "
-                f"algorithm: {owners[key]}, or leave it out"
+                f"{place}: trainer.{key} is a setting of algorithm={owned[key]}, but the algorithm is {name}: set "
+                f"algorithm: {owned[key]}, or leave it out"
             )
             continue
         if not isinstance(algorithm, dict):
@@ -42,6 +43,7 @@ def move(source: config_file.Source, trainer: dict[str, Any]) -> tuple[dict[str,
     return stays, notes, problems
 
 
-def _owners() -> dict[str, str]:
-    """Setting -> the algorithm whose it is."""
+@cache
+def owners() -> dict[str, str]:
+    """Setting of an algorithm's own -> that algorithm."""
     return {key: name for name in ALGORITHMS for key in load_entry(ALGORITHMS, name).model_fields if key != "name"}

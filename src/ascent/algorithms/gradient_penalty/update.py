@@ -88,7 +88,7 @@ class GradientPenalty:
     ) -> dict[str, float]:
         """Give the parameters, which have no gradients, those with the penalty; what was seen."""
         scale, direction = passes.gradient_scale, weights.of_moved(first)
-        along = norm(direction) / scale
+        along = (length if all(weights.is_moved) else norm(direction)) / scale
         found = {"norm": length / scale, "skipped": 0.0} | self._look_for_radius(weights, passes, step)
         stride = self._stride(weights, along)
         if along == 0.0 or stride is None:
@@ -100,20 +100,21 @@ class GradientPenalty:
         base, share = _repeated(weights.trained, first, passes.part)
         found |= {name: said[name] for name in ("kl", "clip_ratio/region_mean") if name in said}
         found |= {"radius": stride * along}
-        return found | self._combine(weights.trained, first, base, second, share, stride)
+        return found | self._combine(weights.trained, first, length, base, second, share, stride)
 
     def _combine(
         self,
         trained: Sequence[nn.Parameter],
         first: list[Tensor],
+        length: float,
         base: Sequence[Tensor],
         second: list[Tensor],
         share: float,
         stride: float,
     ) -> dict[str, float]:
-        """Set the gradients: `first` and c times what `second` differs from `base`, which are of a `share` of the rows.
-        Changes `second`."""
-        length, before, after = norm(first), norm(base), norm(second)
+        """Set the gradients: `first`, of norm `length`, and c times what `second` differs from `base`, which are of a
+        `share` of the rows. Changes `second`."""
+        before, after = length if base is first else norm(base), norm(second)
         if not math.isfinite(after):
             _set(trained, first)
             return {"not_finite": 1.0, "share": 0.0}
