@@ -37,7 +37,7 @@ def penalized(
     model: nn.Module, passes: PlainPasses, *, step: int = 0, tell: Callable[[str], None] = print, **settings: Any
 ) -> dict[str, float]:
     """One optimizer step's gradients with the penalty, in `.grad`; what was seen."""
-    penalty = GradientPenalty(GPRO(**settings), tell)
+    penalty = GradientPenalty(GPRO(**settings).penalty, tell)
     model.zero_grad()
     passes.again()
     return dict(penalty(model, passes, step))

@@ -199,7 +199,7 @@ def test_where_no_radius_will_do_it_is_refused_with_what_to_do() -> None:
 def test_the_radius_is_looked_for_again_and_kept_in_between() -> None:
     model = Network(torch.float32)
     passes = PlainPasses(model.loss)
-    penalty = GradientPenalty(GPRO(), print)
+    penalty = GradientPenalty(GPRO().penalty, print)
     searches = []
     for step in range(0, 2 * PROBE_EVERY + 1, PROBE_EVERY // 2):
         model.zero_grad()

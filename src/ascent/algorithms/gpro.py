@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
+from ascent.algorithms.gradient_penalty.settings import Form, Parameters, PenaltySettings
 from ascent.config.sections import AlgorithmSection
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from ascent.algorithms.base import Adjustment
 
 LONG_NAME = "GPRO (Gradient Penalty Reward Optimization: GRPO with a penalty on the norm of its gradient)"
-Form = Literal["norm", "squared", "share"]
-Parameters = Literal["all", "without_embeddings", "norms"]
 _USUAL_SHARE = 1.0
 
 
@@ -91,6 +90,18 @@ class GPRO(AlgorithmSection):
         return next((value for value in given if value is not None), _USUAL_SHARE)
 
     @property
+    def penalty(self) -> PenaltySettings:
+        """All that holds."""
+        return PenaltySettings(
+            self.form,
+            self.strength,
+            self.gradient_penalty_radius,
+            self.gradient_penalty_parameters,
+            self.gradient_penalty_every,
+            self.gradient_penalty_fraction,
+        )
+
+    @property
     def couples_rows(self) -> bool:
         """See Algorithm. The loss of a row is TRL's; the gradients that are compared are of the whole step."""
         return False
@@ -108,8 +119,8 @@ class GPRO(AlgorithmSection):
         tell(f"algorithm: {LONG_NAME}; {self.described()}")
         if self.strength == 0:
             return None
-        check(self, trainer)
-        return GradientPenalty(self, tell)
+        check(self.penalty, trainer)
+        return GradientPenalty(self.penalty, tell)
 
     def described(self) -> str:
         """What the settings ask for, in words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ascent.algorithms.gpro import Parameters
+from ascent.algorithms.gradient_penalty.settings import Parameters
 
 
 def moved_parameters(model: nn.Module, which: Parameters) -> set[nn.Parameter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascent.algorithms.gpro import Form
+from ascent.algorithms.gradient_penalty.settings import Form
 
 # The second gradient has at most so many times the first one's norm. Tokens of negative advantage aren't clipped above
 # ratio 1 + ε, so it can be much larger (42 times was seen), and it would then be all of the update.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ascent.algorithms.gpro import GPRO
+from ascent.algorithms.gradient_penalty.settings import PenaltySettings
 from ascent.errors import InputError
 
 # These detach the ratio of the policies: the loss that they differentiate is another one at each place, so that the
@@ -17,7 +17,7 @@ _CHOOSE_TOKENS = {"off_policy_mask_threshold": None, "top_entropy_quantile": 1.0
 _STEP_IN_BACKWARD = ("lomo", "adalomo", "layerwise")  # in names of optimizers
 
 
-def check(settings: GPRO, trainer: Any) -> None:
+def check(settings: PenaltySettings, trainer: Any) -> None:
     """Raises InputError for a training in which no second gradient can be taken, or which it would say nothing of."""
     args, accelerator = trainer.args, trainer.accelerator
     if args.loss_type in _DETACHED_LOSSES:
@@ -50,7 +50,7 @@ def check(settings: GPRO, trainer: Any) -> None:
         )
 
 
-def _check_sharding(settings: GPRO, trainer: Any, accelerator: Any) -> None:
+def _check_sharding(settings: PenaltySettings, trainer: Any, accelerator: Any) -> None:
     if trainer.is_deepspeed_enabled:
         raise InputError(
             "DeepSpeed with GPRO: it changes the weights within the backward pass",
@@ -63,7 +63,7 @@ def _check_sharding(settings: GPRO, trainer: Any, accelerator: Any) -> None:
             "FSDP 1 with GPRO: its flat weights can't be moved by layer",
             "Set fsdp_version: 2 in trainer.fsdp_config.",
         )
-    if settings.gradient_penalty_radius == "auto" and accelerator.mixed_precision != "no":
+    if settings.radius == "auto" and accelerator.mixed_precision != "no":
         raise InputError(
             "gradient_penalty_radius=auto needs passes in float32 to compare with, which FSDP's mixed precision "
             f"({accelerator.mixed_precision}) can't give",

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from ascent.algorithms.base import Part, Passes
-from ascent.algorithms.gpro import GPRO
 from ascent.algorithms.gradient_penalty.moving import clear_gradients, gradients_aside, moved, take_gradients
 from ascent.algorithms.gradient_penalty.parameters import moved_parameters
 from ascent.algorithms.gradient_penalty.probe import LEAST_COSINE, Probe, probe
 from ascent.algorithms.gradient_penalty.rule import Rule, bound
+from ascent.algorithms.gradient_penalty.settings import PenaltySettings
 from ascent.algorithms.gradient_penalty.vectors import dot, locals_of, norm
 from ascent.errors import InputError
 
@@ -44,7 +44,7 @@ class _Weights:
 class GradientPenalty:
     """See Adjustment. Keeps the radius that was found."""
 
-    def __init__(self, settings: GPRO, tell: Callable[[str], None]) -> None:
+    def __init__(self, settings: PenaltySettings, tell: Callable[[str], None]) -> None:
         """`tell` takes sentences to the user."""
         self._settings, self._tell = settings, tell
         self._rule = Rule(settings.form, settings.strength)
@@ -54,12 +54,12 @@ class GradientPenalty:
     @property
     def fraction(self) -> float:
         """See Adjustment."""
-        return self._settings.gradient_penalty_fraction
+        return self._settings.fraction
 
     def __call__(self, model: nn.Module, passes: Passes, step: int) -> Mapping[str, float]:
         """See Adjustment. A gradient that is zero or not finite stays as it is. Raises InputError where no radius gives
         a difference that is one, or no moved weight is trained."""
-        if step % self._settings.gradient_penalty_every:
+        if step % self._settings.every:
             return {}
         began = time.perf_counter()
         trained = [each for each in model.parameters() if each.requires_grad and each.grad is not None]
@@ -73,12 +73,11 @@ class GradientPenalty:
         return {_PREFIX + name: value for name, value in found.items()}
 
     def _is_moved(self, model: nn.Module, trained: Sequence[nn.Parameter]) -> list[bool]:
-        named = moved_parameters(model, self._settings.gradient_penalty_parameters)
+        named = moved_parameters(model, self._settings.parameters)
         is_moved = [parameter in named for parameter in trained]
         if not any(is_moved):
             raise InputError(
-                f"gradient_penalty_parameters={self._settings.gradient_penalty_parameters}: this training changes no "
-                "such weights",
+                f"gradient_penalty_parameters={self._settings.parameters}: this training changes no such weights",
                 "With adapters, take gradient_penalty_parameters=all, which are the adapters.",
             )
         return is_moved
@@ -139,7 +138,7 @@ class GradientPenalty:
 
     def _stride(self, weights: _Weights, along: float) -> float | None:
         """s; None while no radius is known."""
-        radius = self._settings.gradient_penalty_radius
+        radius = self._settings.radius
         if radius != "auto":
             return self._rule.step(radius, along) if along else None
         if self._found is None or not along:
@@ -147,7 +146,7 @@ class GradientPenalty:
         return self._found.radius * norm(weights.of_moved(weights.trained)) / along
 
     def _look_for_radius(self, weights: _Weights, passes: Passes, step: int) -> dict[str, float]:
-        if self._settings.gradient_penalty_radius != "auto" or step < self._next_probe:
+        if self._settings.radius != "auto" or step < self._next_probe:
             return {}
 
         def make(precise: bool) -> None:
