@@ -89,7 +89,8 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
         )
     if not args.gradient_checkpointing and not samples:
         found.append("- trainer.gradient_checkpointing=true: activations are computed again instead of kept")
-    if config.algorithm.name == "gpro" and not samples:
+    penalized = config.algorithm.name == "gpro"
+    if penalized and not samples:
         found += _of_second_gradient(config.algorithm)
     if config.memory.kv_cache_mb is not None and with_vllm:
         found.append(f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}: vLLM's KV cache")
@@ -98,7 +99,7 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     found.append(f"- trainer.max_completion_length, now {args.max_completion_length}")
     if config.model.lora is None and not samples:
         found.append("- model.lora.r=16: gradients and optimizer state of a small part of the weights only")
-    if config.model.dtype != "bfloat16":
+    if config.model.dtype != "bfloat16" and not penalized:  # half-precision weights have no second gradient
         found.append("- model.dtype=bfloat16: half the memory of weights, gradients and optimizer state, less precise")
     return found
 
