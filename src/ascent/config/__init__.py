@@ -13,8 +13,8 @@ from typing import Any
 
 import pydantic
 
+from ascent.config import algorithm_fields, renamed, trl_fields
 from ascent.config import file as config_file
-from ascent.config import renamed, trl_fields
 from ascent.config.sections import (
     AlarmsSection,
     AlgorithmSection,
@@ -103,8 +103,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
     if isinstance(trainer, dict):
+        trainer, of_algorithm, problems = algorithm_fields.move(source, trainer)
         problems += settle(source, trainer, "trainer.", trainer_fields())
         stays, moved, notes = renamed.settle(trainer)
+        notes = of_algorithm + notes
         stays, mapped = _map_trl_vllm(stays)
         source.values["trainer"] = stays
         for key, (value, old_key) in (*moved.items(), *mapped.items()):
@@ -193,11 +195,12 @@ def _move(source: config_file.Source, key: str, value: Any, old_key: str) -> lis
 
 def _check_trainer(source: config_file.Source) -> list[str]:
     fields = trainer_fields()
+    known = [*fields, *algorithm_fields.owners()]
     problems = []
     for key, value in source.values["trainer"].items():
         dotted = f"trainer.{key}"
         if key not in fields:
-            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, fields)}")
+            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, known)}")
             continue
         kinds = fields[key]
         if kinds is not None and is_wrong(value, kinds):

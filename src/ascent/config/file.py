@@ -177,7 +177,9 @@ def put(values: dict[str, Any], dotted: str, value: Any) -> None:
     for section in sections:
         inner = values.get(section)
         if not isinstance(inner, dict):
-            inner = values[section] = {}
+            # `algorithm: gpro` is short for `algorithm: {name: gpro}`
+            is_name = section == "algorithm" and isinstance(inner, str)
+            inner = values[section] = {"name": inner} if is_name else {}
         values = inner
     values[last] = value
 

@@ -23,7 +23,6 @@ from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
 from ascent import devices
 from ascent.algorithms.base import Algorithm
-from ascent.algorithms.grpo import GRPO
 from ascent.compat.cpu_index import accept_cpu_index
 from ascent.compat.epoch_order import OrderOfLaterEpochs
 from ascent.compat.float_masks import keep_float_masks
@@ -50,6 +49,7 @@ from ascent.training.engines.sampling import (
     refuse_biased_ratio,
     sampler_for,
 )
+from ascent.training.gpro_arguments import algorithm_of
 from ascent.training.numerics.guard import norm_of
 from ascent.training.numerics.sources import known_logps
 from ascent.training.numerics.watching import watch
@@ -82,10 +82,10 @@ class GRPOTrainer(Updating):
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
-    and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the loss (default: GRPO,
-    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. Without `verify`
-    nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is for `tools`,
-    `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
+    and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the update (default:
+    GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name` stands in sample ids.
+    Without `verify` nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is
+    for `tools`, `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
     `agreement.ended_with`.
@@ -112,16 +112,16 @@ class GRPOTrainer(Updating):
     ) -> None:
         """Raises InputError for settings, a staleness or adapters that can't be had."""
         args = copy.copy(args) if args is not None else default_arguments(model)
+        self._algorithm: Algorithm = algorithm or algorithm_of(args)
         self._plain = takes_trl_path(
             args,
             (model, reward_funcs, args, *positional),
             keywords,
             engine=engine,
             staleness=staleness,
-            algorithm=algorithm,
+            algorithm=self._algorithm,
         )
         self._recorder, self._run_name = recorder, run_name
-        self._algorithm: Algorithm = algorithm or GRPO()
         if engine is not None:  # another than vLLM's must be named
             args.use_vllm = not isinstance(engine, str) or engine == "vllm"
         standing = engine is None and args.use_vllm and args.vllm_mode == "server"

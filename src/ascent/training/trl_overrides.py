@@ -25,7 +25,8 @@ OVERRIDDEN: dict[str, str] = {
     "get_batch_samples": "with staleness, knows the next generation's rows; none beyond the last step",
     "evaluation_loop": "what is sampled inside is kept apart from the training, and recorded",
     "compute_loss": "the algorithm's, which is given TRL's; weighted where it is of a sub-batch",
-    "training_step": "hands micro-batches over, trains on sub-batches; timed; the algorithm may change gradients",
+    "training_step": "hands micro-batches over, trains on sub-batches; timed; the algorithm may change gradients, from "
+    "the same passes made again",
     "_get_grad_norm": "a step whose gradient isn't finite is skipped",
     "_maybe_log_save_evaluate": "writes the step's record before TRL clears its metrics",
     "_save_checkpoint": "adds Ascent's state; whole at any moment of a kill",
