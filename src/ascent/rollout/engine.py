@@ -150,6 +150,7 @@ class EngineSettings:
 
     `engine_share` is the fraction of the device's memory for a colocated engine, `kv_cache_bytes` an exact size of the
     KV cache that takes its place (always set on CPU). `external_launcher` is True where a launcher made the processes.
+    With `sleeps` it gives weights and cache back between generations (vLLM's sleep mode).
     With `speculative` up to `speculative_tokens` tokens are guessed at once (`rollout/speculation.py`).
     """
 
@@ -166,6 +167,7 @@ class EngineSettings:
     external_launcher: bool = False
     speculative: Literal["ngram", "suffix"] | None = None
     speculative_tokens: int = 4
+    sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,10 @@ from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, s
 from ascent.training.export import save_trained_model
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
+from ascent.training.planning import cap_allocator, plan_run, tokens_by_memory
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.evaluations import check_evaluation_batch
+from ascent.training.records.memory import MemoryFile
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
@@ -74,6 +76,10 @@ def train(
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
+    made = plan_run(config, args, folder, say)
+    cap_allocator(config, made)
+    if (tokens := tokens_by_memory(args, made)) is not None:
+        args.max_tokens_per_batch = tokens
     context = _context(folder, config)
     tasks = run_tasks(
         config.tasks,
@@ -98,6 +104,7 @@ def train(
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         recorder = RunRecorder(run, args.process_index)
+        recorder.watchers.append(MemoryFile(run, made).step)
         stack.callback(recorder.close)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
@@ -221,6 +228,7 @@ def _trainer(
         engine=engine,
         staleness=config.rollout.staleness,
         verify=config.rollout.verify,
+        offload=config.memory.offload,
         algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,

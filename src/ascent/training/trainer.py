@@ -54,6 +54,7 @@ from ascent.training.records.batch import BatchRecord, masked_places
 from ascent.training.records.engine_figures import of_all_ranks
 from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
 from ascent.training.records.generations import Generations
+from ascent.training.records.memory import MemoryRecord
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder, StepRecord
 from ascent.training.records.shapes import Shapes
@@ -67,6 +68,7 @@ from ascent.training.step.model_rewards import stream_model_rewards
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.training.step.sampler_difference import difference_of
+from ascent.training.step.sharing import Sharing
 from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
 from ascent.training.updating import Updating
 from ascent.types import Completion, Sampling
@@ -77,10 +79,11 @@ class GRPOTrainer(Updating):
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
-    and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the loss (default: GRPO,
-    which takes TRL's). `recorder` receives steps and completions, `run_name` stands in sample ids. Without `verify`
-    nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is for `tools`,
-    `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
+    and `staleness` 1, the next generation is sampled while this one trains. `offload` see `step.sharing`. `algorithm`
+    makes the loss (default: GRPO, which takes TRL's). `recorder` receives steps and completions, `run_name` stands in
+    sample ids. Without `verify` nobody compares what sampler and trainer compute. With `args.plain` everything is
+    TRL's; so it is for `tools`, `rollout_func`, `environment_factory` and transformers' continuous batching, with a
+    warning.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
     `agreement.ended_with`.
@@ -103,6 +106,7 @@ class GRPOTrainer(Updating):
         recorder: Recorder | None = None,
         run_name: str = "run",
         verify: bool = True,
+        offload: str = "none",
         **keywords: Any,
     ) -> None:
         """Raises InputError for settings, a staleness or adapters that can't be had."""
@@ -116,6 +120,7 @@ class GRPOTrainer(Updating):
             algorithm=algorithm,
         )
         self._recorder, self._run_name = recorder, run_name
+        self._memory = MemoryRecord(sleeps=isinstance(engine, EngineSettings) and engine.sleeps)
         self._algorithm: Algorithm = algorithm or GRPO()
         if engine is not None:  # another than vLLM's must be named
             args.use_vllm = not isinstance(engine, str) or engine == "vllm"
@@ -137,7 +142,7 @@ class GRPOTrainer(Updating):
             super().__init__(model, reward_funcs, args, *positional, **keywords)
         ranks = Ranks(self.accelerator.process_index, self.accelerator.num_processes)
         self.agreement = Agreement(ranks, print_on_stderr)
-        self._clock = StepClock(devices.synchronize)
+        self._clock = StepClock(devices.synchronize, self._memory.left)
         self._generation = 0
         self._batch: BatchRecord | None = None
         self._step_metrics = StepMetrics(self.accelerator.device)
@@ -168,6 +173,7 @@ class GRPOTrainer(Updating):
             else:
                 self.engine = chosen
             self._sampler = sampler_for(self, self.engine, verify=verify)
+            self._sharing = Sharing(self, offload, lambda name, value: self._metrics["train"][name].append(value))
             self._difference_check = difference_check(self, self.engine, verify=verify)
             self._biased_by = tell_bias(self)
             self._refill = refill_for(self)
@@ -243,7 +249,8 @@ class GRPOTrainer(Updating):
         """Sample all groups, in the order of their places. Each completion is given to `receive` as it ends; by default
         its rewards are started. Collective over all ranks."""
         self._sampled_since_step |= self._evaluations.current is None
-        return self._sampler.sample(groups, receive)
+        with self._sharing.sampling():
+            return self._sampler.sample(groups, receive)
 
     def _groups(
         self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str, **place: Any
@@ -349,9 +356,8 @@ class GRPOTrainer(Updating):
             self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
         if self._recorder is not None and self.accelerator.is_main_process:
             epoch, generation = float(self.state.epoch or 0.0), None if self._plain else self._generation - 1
-            step, steps, use = self.state.global_step, self.state.max_steps, asdict(devices.use())
+            step, steps, use = self.state.global_step, self.state.max_steps, self._memory.step(engine)
             self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, use))
-        devices.reset_peak()
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,161 @@
+"""What forward and backward passes keep: counted, tensor by tensor, from how transformers' decoders compute.
+
+Each function says which tensors it counts. They are those that autograd saves (what a product needs of its other
+factor), and those that live at once where a pass needs most. Counts assume fused attention (flash, or Ascend's
+FlashAttentionScore), which saves queries, keys, values, its output and one number a head and token, and no matrix of
+tokens x tokens (T. Dao et al., arXiv:2205.14135). V. Korthikanti et al. (arXiv:2205.05198) count the same for an older
+decoder with dropout: 34 bytes a token and number of the model's width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ascent.memory.model import WIDTHS, Linear, Model
+from ascent.memory.passes import Pass
+from ascent.memory.settings import Trained
+
+FLOAT32 = 4
+# TRL's fused head (its kernels/chunked_logprob.py): so many tokens and words of the vocabulary at a time
+TILE_TOKENS, TILE_WORDS = 4096, 32768
+# Tiles of float32 that its forward and backward hold at once where there is no Triton (NPU, CPU); with it, none
+FORWARD_TILES, BACKWARD_TILES = 3.0, 7.25
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes of a number: of the weights, of what products are computed in, and of the stream between layers. `casts`:
+    weights and inputs are copied for products (autocast of float32 weights)."""
+
+    weights: int
+    compute: int
+    stream: int
+    casts: bool
+
+    @classmethod
+    def of(cls, trained: Trained, *, gathered: bool = False) -> Precision:
+        """Of a training. `gathered`: FSDP gathers weights in the precision of the products, so nothing is cast."""
+        weights = WIDTHS[trained.dtype]
+        compute = 2 if trained.autocast else weights
+        if gathered:
+            return cls(weights, compute, compute, casts=False)
+        return cls(weights, compute, weights, casts=compute < weights)
+
+
+def saved_by_layer(model: Model, tokens: int, precision: Precision, trained: Trained, *, dense: bool = True) -> float:
+    """Bytes that one layer keeps for its backward pass, of `tokens` tokens."""
+    full = trained.lora is None
+    norm = _saved_by_norm(precision, full=full)
+    numbers = model.norms * norm * model.hidden
+    numbers += _inputs(model.hidden, 3, precision, full=full, linears=3)
+    if model.head_norms:
+        numbers += norm * (model.query_width + model.key_width)
+    c = precision.compute
+    attention = (model.query_width + model.key_width + model.value_width + model.output_width) * c
+    attention += model.heads * FLOAT32  # the logarithms of attention's sums
+    numbers += attention
+    if not full:
+        numbers += _inputs(model.output_width, 1, precision, full=False, linears=1)
+    if dense or model.experts is None:
+        return tokens * (
+            numbers + _saved_by_mlp(model.hidden, model.intermediate, precision, full=full, gated=model.gated)
+        )
+    experts = model.experts
+    numbers += experts.count * FLOAT32 * 2  # the router's logits and probabilities
+    each = _saved_by_mlp(model.hidden, experts.intermediate, precision, full=True, gated=model.gated)
+    numbers += experts.per_token * (each + 2 * model.hidden * c)  # gathered for each expert, and weighed
+    if experts.shared:
+        numbers += _saved_by_mlp(model.hidden, experts.shared, precision, full=full, gated=model.gated)
+    return tokens * numbers
+
+
+def _saved_by_norm(precision: Precision, *, full: bool) -> float:
+    """Bytes for each number: its input in float32; where the norm's weight is trained, what is multiplied by it."""
+    return FLOAT32 + (precision.stream if full else 0)
+
+
+def _inputs(width: int, copies: int, precision: Precision, *, full: bool, linears: int) -> float:
+    """Bytes for each token that matrices save of an input of that width.
+
+    Full weights save it once, or a copy for each product that casts it. Frozen ones save nothing, but each adapter
+    (float32) does: the input as it is, or a copy of its own in the precision of the product.
+    """
+    del linears
+    if full:
+        return width * (copies * precision.compute if precision.casts else precision.stream)
+    if precision.casts:
+        return width * copies * precision.compute
+    if precision.weights == FLOAT32:
+        return width * FLOAT32
+    return width * copies * (precision.compute if precision.compute < FLOAT32 and precision.stream == 2 else FLOAT32)
+
+
+def _saved_by_mlp(hidden: int, inner: int, precision: Precision, *, full: bool, gated: bool) -> float:
+    """Bytes a token: the input, gate and its activation, the other product, and what the last matrix takes."""
+    c = precision.compute
+    inputs = _inputs(hidden, 2 if gated else 1, precision, full=full, linears=2)
+    kept = inner * c * (3 if gated else 1)
+    return inputs + kept + (inner * c if full else _inputs(inner, 1, precision, full=False, linears=1))
+
+
+def kept(model: Model, largest: Pass, precision: Precision, trained: Trained) -> tuple[float, float]:
+    """Bytes that all layers keep until the backward pass begins, and those of the one layer that is computed again
+    where layers are checkpointed (T. Chen et al., arXiv:1604.06174; 0 where they aren't)."""
+    dense = model.dense_layers
+    tokens, beside = largest.tokens, beside_tokens(model, largest, precision)
+    of = {kind: saved_by_layer(model, tokens, precision, trained, dense=kind) + beside for kind in (True, False)}
+    if trained.checkpointing:
+        again = of[False] if dense < model.layers else of[True]
+        return model.layers * tokens * model.hidden * precision.stream, again
+    return dense * of[True] + (model.layers - dense) * of[False], 0.0
+
+
+def beside_tokens(model: Model, largest: Pass, precision: Precision) -> float:
+    """Bytes that a layer keeps of what isn't its tokens': the mask, which fused attention takes in the precision of the
+    queries, and keys and values of prompts that were computed once, copied to each completion."""
+    copied = largest.prompts * (model.key_width + model.value_width)
+    return (largest.pairs + copied) * precision.compute
+
+
+def layer_transients(model: Model, tokens: int, precision: Precision) -> float:
+    """Bytes that live at once while a layer's MLP is computed, beside what is kept: three products of its width, and
+    the stream with its sum."""
+    inner = model.intermediate
+    if model.experts is not None and model.dense_layers < model.layers:
+        inner = max(model.experts.per_token * model.experts.intermediate, model.experts.shared)
+    return tokens * (3.0 * inner * precision.compute + 3.0 * model.hidden * precision.stream)
+
+
+def head_forward(model: Model, scored: int, precision: Precision, trained: Trained, *, triton: bool) -> float:
+    """Bytes of the head's forward pass over `scored` tokens."""
+    if trained.logits == "full":
+        return scored * model.vocabulary * (precision.compute + 2.0 * FLOAT32)
+    rows, words = min(scored, TILE_TOKENS), min(model.vocabulary, TILE_WORDS)
+    buffer = rows * TILE_WORDS * precision.compute  # as wide as a tile, however small the vocabulary
+    tiles = 0.0 if triton else FORWARD_TILES * rows * words * FLOAT32
+    return buffer + tiles + scored * model.hidden * precision.compute
+
+
+def head_backward(model: Model, scored: int, precision: Precision, trained: Trained, *, triton: bool) -> float:
+    """Bytes of the head's backward pass: tiles, the gradient of what it was given, and that of its weights where these
+    are trained, both in float32."""
+    rows, words = min(scored, TILE_TOKENS), min(model.vocabulary, TILE_WORDS)
+    gradients = scored * model.hidden * FLOAT32
+    if trained.lora is None:
+        gradients += model.vocabulary * model.hidden * FLOAT32
+    if trained.logits == "full":
+        return scored * model.vocabulary * (precision.compute * 2 + 2.0 * FLOAT32) + gradients
+    buffer = rows * TILE_WORDS * precision.compute
+    tiles = BACKWARD_TILES * rows * words * FLOAT32
+    return buffer + (0.0 if triton else tiles) + gradients
+
+
+def casts(model: Model, precision: Precision) -> float:
+    """Bytes of the copies of weights that autocast keeps until a pass has ended (torch caches casts of float32
+    leaves)."""
+    return model.linear_parameters * precision.compute if precision.casts else 0.0
+
+
+def largest_gradient(linears: tuple[Linear, ...], precision: Precision) -> float:
+    """Bytes of the largest matrix's gradient, before it is added to what is there."""
+    return max(each.inputs * each.outputs * each.count for each in linears) * precision.weights
