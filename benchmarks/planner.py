@@ -3,8 +3,8 @@
     python benchmarks/planner.py [--grid 60] [--calibration 24] [--seed 1] [--json] [--keep FILE] [--from FILE]
 
 Small models of several architectures are trained for two steps with real generation, loss, backward pass and
-optimizer, at settings drawn by seed: precision, LoRA, checkpointing, batch, lengths, budgets, shared prompts, optimizer,
-reference. The plan's estimated terms are calibrated on one set of models; the grid is of others. Prints a line for each
+optimizer, at settings drawn by seed: precision, LoRA, checkpointing, batch, lengths, budgets, shared prompts and more.
+The plan's estimated terms are calibrated on one set of models; the grid is of others. Prints a line for each
 setting and how far off the plan is. `--keep` writes what was measured, `--from` plans anew what was measured before.
 """
 

@@ -9,8 +9,8 @@ from typing import Any
 from ascent.memory import Batch, Engine, Model, Settings, Trained, model_of
 
 # Calibrated on one set of architectures and sizes, judged on another: no model is in both.
-FAMILIES = {"calibration": ("llama", "qwen3"), "grid": ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")}
-WIDTHS = {"calibration": (96, 160, 224), "grid": (64, 128, 192, 256)}
+FAMILIES = {"calibration": ("llama", "qwen3", "mixtral"), "grid": ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")}
+WIDTHS = {"calibration": (160, 224, 288), "grid": (128, 192, 256, 320)}
 VOCABULARIES = {"calibration": (700, 5000, 40000), "grid": (512, 1024, 8000, 33000)}
 
 
@@ -39,7 +39,7 @@ def _one(which: str, number: int, random_: random.Random) -> Drawn:
     config: dict[str, Any] = {
         "model_type": family,
         "hidden_size": hidden,
-        "num_hidden_layers": random_.randint(2, 6),
+        "num_hidden_layers": random_.randint(3, 8),
         "num_attention_heads": heads,
         "num_key_value_heads": random_.choice([each for each in (heads, heads // 2, 1) if each and heads % each == 0]),
         "head_dim": 32,
@@ -48,6 +48,8 @@ def _one(which: str, number: int, random_: random.Random) -> Drawn:
         "tie_word_embeddings": random_.random() < 0.5,
         "max_position_embeddings": 1024,
     }
+    if family == "mixtral":
+        config |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     if family == "qwen3_moe":
         config |= {
             "num_experts": random_.choice((4, 8)),
@@ -61,8 +63,8 @@ def _one(which: str, number: int, random_: random.Random) -> Drawn:
 def _settings(random_: random.Random) -> Settings:
     group = random_.choice((4, 8))
     batch = Batch(
-        prompt=random_.choice((16, 48, 96)),
-        completion=random_.choice((16, 32, 64)),
+        prompt=random_.choice((16, 48, 96, 160)),
+        completion=random_.choice((16, 32, 64, 96)),
         micro_batch=group * random_.choice((1, 2)),
         accumulation=random_.choice((1, 2)),
         group=group,

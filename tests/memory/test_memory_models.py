@@ -21,6 +21,21 @@ SMALL: dict[str, Any] = {
     "vocab_size": 300,
     "max_position_embeddings": 128,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 40,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "n_group": 1,
+    "topk_group": 1,
+}
 MORE: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {
@@ -30,25 +45,9 @@ MORE: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 80,
     },
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
-    **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3"),
-        {
-            "num_key_value_heads": 4,
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 48,
-            "first_k_dense_replace": 1,
-            "kv_lora_rank": 24,
-            "q_lora_rank": 40,
-            "qk_nope_head_dim": 32,
-            "qk_rope_head_dim": 16,
-            "v_head_dim": 32,
-            "n_group": 1,
-            "topk_group": 1,
-        },
-    ),
-    "phi3": {"pad_token_id": 0},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    **{kind: {"pad_token_id": 0} for kind in ("phi3", "glm", "glm4", "smollm3")},  # theirs is beyond 300
 }
 IN_TRANSFORMERS = sorted(set(families()) - {"baichuan"})  # whose code comes with its weights
 
@@ -75,7 +74,7 @@ def test_parameters_are_those_of_transformers(kind: str, tied: bool) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "deepseek_v2", "qwen2_moe"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "deepseek_v2", "qwen2_moe", "mixtral", "qwen3_moe"])
 def test_adapters_are_those_of_peft(kind: str) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
@@ -185,6 +184,6 @@ def test_a_model_is_found_in_a_folder_the_cache_or_the_list(tmp_path: Path, monk
     (cached / "snapshots/abc").mkdir(parents=True)
     (cached / "snapshots/abc/config.json").write_text(json.dumps(config_of("qwen3")), "utf-8")
     assert read_model("some/model").architecture == "qwen3"
-    with pytest.raises(InputError, match="not a known model; did you mean 'Qwen/Qwen2.5-7B-Instruct'"):
+    with pytest.raises(InputError, match=r"not a known model; did you mean 'Qwen/Qwen2\.5-7B-Instruct'"):
         read_model("Qwen/Qwen2.5-7B-Instrct")
     assert set(known_models()) > {"Qwen/Qwen2.5-7B-Instruct", "builtin:starter"}

@@ -85,14 +85,16 @@ def test_sleep_and_offload_give_room_where_they_act() -> None:
 
 
 def test_shared_prompts_and_budgets_make_passes_smaller() -> None:
-    def activations(**changed: object) -> int:
+    def taken(**changed: object) -> int:
         settings = replace(LORA, batch=replace(LORA.batch, **changed))  # type: ignore[arg-type]
-        return made(settings).phase("training").terms["activations"]
+        terms = made(settings).phase("training").terms
+        return terms["activations"] + terms.get("logits", 0)
 
-    whole = activations(budget=None, shared_prompt=False)
-    assert activations(budget=4096, shared_prompt=False) < whole / 2
-    assert activations(budget=None) < whole  # 8 completions of one prompt of 512
-    assert activations(budget=8 * 1536) <= whole
+    whole = taken(budget=None, shared_prompt=False)
+    assert taken(budget=4096, shared_prompt=False) < 0.75 * whole
+    long = {"prompt": 2048, "completion": 256, "budget": None}
+    assert taken(**long) < 0.8 * taken(**long, shared_prompt=False)  # 8 completions of one prompt
+    assert taken(budget=8 * 1536) <= whole
 
 
 def test_engine_takes_its_share_and_says_what_it_holds() -> None:
@@ -128,7 +130,10 @@ def test_servers_have_a_device_of_their_own() -> None:
         (replace(LORA, layout=Layout(8, 3)), "in 3 pieces over 8 training devices"),
         (replace(LORA, layout=Layout(4, 1, servers=2)), "2 devices for servers, but the engine is in the training"),
         (replace(LORA, engine=Engine(tensor_parallel=4)), "with an engine in the training process"),
-        (replace(LORA, engine=Engine(place="server", tensor_parallel=5), layout=Layout(1, 1, 5)), "28 attention heads"),
+        (
+            replace(LORA, engine=Engine(place="server", tensor_parallel=5), layout=Layout(1, 1, 5)),
+            "28 attention heads",
+        ),
         (replace(LORA, engine=Engine(place="server", replicas=2), layout=Layout(1, 1, 3)), "3 devices for 2 servers"),
         (
             replace(LORA, engine=Engine(place="server"), layout=Layout(1, 1, 1), trained=Trained(offload="optimizer")),
@@ -193,7 +198,7 @@ def test_a_card_that_cannot_train_is_refused() -> None:
     assert made(half, "Qwen/Qwen2.5-0.5B-Instruct", "V100").verdict == "fits"
 
 
-# ---- advice and layouts -----------------------------------------------------------------------------------------------
+# ---- advice and layouts ----------------------------------------------------------------------------------------------
 
 
 def test_advice_is_true_and_largest_first() -> None:
@@ -220,20 +225,20 @@ def test_recommended_settings_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "how"),
+    ("model", "how", "verdict"),
     [
-        ("Qwen/Qwen2.5-14B-Instruct", "all weights"),
-        ("Qwen/Qwen2.5-32B-Instruct", "LoRA of rank 16"),
-        ("Qwen/Qwen2.5-72B-Instruct", "LoRA of rank 16"),
-        ("Qwen/Qwen3-30B-A3B", "LoRA of rank 16"),
+        ("Qwen/Qwen2.5-14B-Instruct", "all weights", "fits"),
+        ("Qwen/Qwen2.5-32B-Instruct", "LoRA of rank 16", "fits"),
+        ("Qwen/Qwen2.5-72B-Instruct", "LoRA of rank 16", "close"),
+        ("Qwen/Qwen3-30B-A3B", "LoRA of rank 16", "fits"),
     ],
 )
-def test_eight_cards_hold_large_models(model: str, how: str) -> None:
+def test_eight_cards_hold_large_models(model: str, how: str, verdict: str) -> None:
     settings = Settings(batch=Batch(512, 1024, 4, 8))
     found = layouts(made(settings, model).model, card("910B3"), 8, settings)
     assert found[0].what.startswith(how)
     for choice in found:
-        assert choice.plan.verdict == "fits"
+        assert choice.plan.verdict == verdict
         assert choice.plan.settings.layout.cards == 8
 
 
@@ -253,7 +258,7 @@ def test_pictures_show_every_phase_to_scale() -> None:
     assert len(lines) == len(found.phases)
     drawn = lines[0].split("|")[0].rstrip(".")[-56:]
     assert len(drawn.split()[-1]) == round(found.phases[0].total * 56 / found.card.usable)
-    tree = ElementTree.fromstring(svg(found))  # noqa: S314 - our own
+    tree = ElementTree.fromstring(svg(found))
     widths = [float(each.get("width", 0)) for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
     assert len(widths) > sum(len(phase.terms) for phase in found.phases)
 

@@ -153,7 +153,7 @@ def _bias(config: Mapping[str, Any], family: Mapping[str, Any]) -> tuple[bool, b
     given = family.get("bias", "")
     if given == "qkv":
         return True, False
-    has = bool(given and config.get(given, False))
+    has = bool(given and config.get(given, family.get("bias_default", False)))
     return has, has and not family.get("bias_without_out", False)
 
 
@@ -185,7 +185,8 @@ def _experts(config: Mapping[str, Any], family: Mapping[str, Any], layers: int, 
     shared = int(config.get(keys.get("shared", ""), 0) or 0)
     shared += int(config.get(keys.get("shared_count", ""), 0) or 0) * width
     dense = int(config.get("first_k_dense_replace", 0) or 0) + len(config.get("mlp_only_layers") or ())
-    return Experts(count, per_token, width, shared, bool(keys.get("gate", False)), min(dense, layers))
+    gate, adapted = bool(keys.get("gate", False)), bool(keys.get("adapted", False))
+    return Experts(count, per_token, width, shared, gate, min(dense, layers), adapted)
 
 
 def _windows(config: Mapping[str, Any], family: Mapping[str, Any], layers: int) -> tuple[int | None, int]:

@@ -24,7 +24,7 @@ class Choice:
 
 
 def layouts(model: Model, card: Card, cards: int, settings: Settings) -> list[Choice]:
-    """The layouts of `cards` devices that fit, best first; [] where none does.
+    """The layouts of `cards` devices that fit, best first; where none does, those that may (`close`); else [].
 
     All weights are preferred to LoRA. Then: an engine beside each trainer before servers of their own, whole copies of
     the policy before pieces, and small engines before large ones, because each of these has less traffic.
@@ -34,9 +34,9 @@ def layouts(model: Model, card: Card, cards: int, settings: Settings) -> list[Ch
     found = []
     for full in (True, False):
         for choice in _candidates(model, card, cards, settings, full=full):
-            if choice.plan.verdict == "fits" and choice.plan.engine.kv_tokens >= settings.batch.length:
+            if choice.plan.verdict != "no" and choice.plan.engine.kv_tokens >= settings.batch.length:
                 found.append(choice)
-    return found
+    return [choice for choice in found if choice.plan.verdict == "fits"] or found
 
 
 def _candidates(model: Model, card: Card, cards: int, settings: Settings, *, full: bool) -> Iterator[Choice]:
@@ -58,7 +58,7 @@ def _candidates(model: Model, card: Card, cards: int, settings: Settings, *, ful
             for shards in sorted({1, trainers}):
                 engine = replace(base.engine, place="server", tensor_parallel=parallel, replicas=servers // parallel)
                 layout = Layout(trainers, shards, servers)
-                told = f"{what}, {_cut(trainers, shards)}, {servers // parallel} engines of {parallel} devices"
+                told = f"{what}, {_cut(trainers, shards)}, {_engines(servers // parallel, parallel)}"
                 yield from _planned(told, model, card, base, engine, layout)
 
 
@@ -97,6 +97,11 @@ def _cut(cards: int, shards: int) -> str:
     if cards == 1:
         return "one device"
     return f"cut into {shards} pieces" if shards > 1 else f"a copy on each of {cards} devices"
+
+
+def _engines(count: int, parallel: int) -> str:
+    engines = "one engine" if count == 1 else f"{count} engines"
+    return f"{engines} on a device each" if parallel == 1 else f"{engines} over {parallel} devices"
 
 
 def _shares_for_servers(cards: int) -> list[int]:

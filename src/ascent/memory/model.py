@@ -32,6 +32,7 @@ class Experts:
     """A mixture of experts in the place of the MLP, in all layers but the first `dense_layers`.
 
     `shared` is the width of what all tokens pass through, 0 for none; `shared_gate`: it has a gate of one number.
+    `adapted`: LoRA's `all-linear` means attention, router and experts, and no other MLP.
     """
 
     count: int
@@ -40,12 +41,13 @@ class Experts:
     shared: int = 0
     shared_gate: bool = False
     dense_layers: int = 0
+    adapted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`count` matrices of `inputs` x `outputs`. Experts of a mixture are stacked in one parameter, so that LoRA's
-    `all-linear` leaves them out: they are not `adaptable`."""
+    """`count` matrices of `inputs` x `outputs`. Those that aren't `adaptable` LoRA's `all-linear` leaves out, as it
+    does stacked experts."""
 
     inputs: int
     outputs: int
@@ -193,8 +195,14 @@ class Model:
         return self.parameters - (self.layers - self.dense_layers) * idle * each
 
     def lora_parameters(self, rank: int) -> int:
-        """Of adapters of that rank on every matrix that PEFT's `all-linear` means: not the output head, not stacked
-        experts."""
+        """Of adapters of that rank on every matrix that PEFT's `all-linear` means: not the output head, and experts
+        only where PEFT knows them (gate and up as one matrix, with twice the rank)."""
+        experts = self.experts
+        if experts is not None and experts.adapted:
+            attention = sum(rank * (each.inputs + each.outputs) for each in self.attention_linears())
+            up = 2 * rank * (self.hidden + 2 * experts.intermediate) + rank * (experts.intermediate + self.hidden)
+            router = rank * (self.hidden + experts.count)
+            return self.layers * attention + (self.layers - self.dense_layers) * (experts.count * up + router)
         sparse = self.layers - self.dense_layers
         of = {dense: sum(rank * (each.inputs + each.outputs) for each in self.linears(dense=dense) if each.adaptable)
               for dense in (True, False)}  # fmt: skip

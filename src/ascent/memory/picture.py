@@ -22,6 +22,7 @@ _COLOURS = dict(
     )
 )
 _BAR = 56  # characters that the card's memory takes
+_BEYOND = 14  # and at most so many of what is more
 
 
 def size(bytes_: float) -> str:
@@ -46,7 +47,8 @@ def _bars(what: str, phases: Sequence[Phase], card: Card) -> list[str]:
     for phase in phases:
         bar = _letters(phase, card)
         inside, beyond = bar[:_BAR].ljust(_BAR, "."), bar[_BAR:]
-        lines.append(f"  {phase.name:<{wide}} {inside}|{beyond[:24]} {size(phase.total)}, most of it {phase.largest}")
+        beyond = beyond if len(beyond) <= _BEYOND else f"{beyond[: _BEYOND - 2]}>>"
+        lines.append(f"  {phase.name:<{wide}} {inside}|{beyond} {size(phase.total)}, most of it {phase.largest}")
     return lines
 
 

@@ -51,6 +51,9 @@ class Report:
 def report(made: Plan, notes: list[str], *, all_layouts: int = 0) -> Report:
     """The report of a plan; with `all_layouts` cards also which layouts of them fit."""
     choices = layouts(made.model, made.card, all_layouts, made.settings) if all_layouts else []
+    if choices and made.settings.layout.cards != all_layouts:
+        made = choices[0].plan
+        notes = [*notes, f"shown for {choices[0].what}"]
     return Report(made, recommended(made), tuple(advice(made)), tuple(choices), tuple(notes), bool(all_layouts))
 
 
@@ -111,13 +114,16 @@ def _change_lines(changes: tuple[Change, ...], made: Plan) -> list[str]:
     for change in changes:
         fits = "  fits with this alone" if change.fits else ""
         lines.append(f"  {size(change.gains):>10}  {change.setting}: {change.costs}{fits}")
+    if made.settings.layout.cards == 1:
+        lines.append("  over several cards: --cards 8 shows which layouts fit")
     return [*lines, ""]
 
 
 def _choice_lines(choices: tuple[Choice, ...], made: Plan) -> list[str]:
     if not choices:
         return ["no layout of these cards fits: take more cards, shorter sequences, or a smaller model"]
-    lines = ["layouts that fit, the one with the least traffic first:"]
+    fit = "fit" if choices[0].plan.verdict == "fits" else "may fit, but are close"
+    lines = [f"layouts that {fit}, the one with the least traffic first:"]
     for choice in choices[:_LAYOUTS_SHOWN]:
         lines.append(f"  {choice.what}: {size(choice.plan.peak.total)} of {size(made.card.usable)}")
         lines.append(f"    {' '.join(choice.words)}")
