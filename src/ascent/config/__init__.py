@@ -297,13 +297,20 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
     rollout, usual = config.rollout, RolloutSection()
     if config.trainer.get("plain"):
         return []
+    if config.memory.engine_sleep and rollout.engine != "vllm":
+        return [f"memory.engine_sleep=True, which only vLLM has, contradicts rollout.engine={rollout.engine}"]
     if rollout.mode == "colocate":
         return _speculative_contradictions(config) + [
             f"rollout.{key}={getattr(rollout, key)!r} means something only with rollout.mode=server"
             for key in _ONLY_SERVER
             if getattr(rollout, key) != getattr(usual, key)
         ]
-    problems = []
+    problems = [
+        f"memory.{key}={getattr(config.memory, key)!r} makes room on a device that trainer and engine share; it "
+        "contradicts rollout.mode=server"
+        for key in ("engine_sleep", "offload")
+        if getattr(config.memory, key) != getattr(MemorySection(), key)
+    ]
     count = rollout.replicas * rollout.tensor_parallel_size
     if rollout.server_devices is not None and len(set(rollout.server_devices)) != count:
         problems.append(

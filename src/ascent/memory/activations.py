@@ -24,22 +24,23 @@ FORWARD_TILES, BACKWARD_TILES = 3.0, 7.25
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Bytes of a number: of the weights, of what products are computed in, and of the stream between layers. `casts`:
-    weights and inputs are copied for products (autocast of float32 weights)."""
+    """Bytes of a number: of the weights, of what products are computed in, of the stream between layers, and of what
+    adapters' products take. `casts`: weights and inputs are copied for products (autocast of float32 weights)."""
 
     weights: int
     compute: int
     stream: int
     casts: bool
+    adapter: int
 
     @classmethod
     def of(cls, trained: Trained, *, gathered: bool = False) -> Precision:
         """Of a training. `gathered`: FSDP gathers weights in the precision of the products, so nothing is cast."""
         weights = WIDTHS[trained.dtype]
-        compute = 2 if trained.autocast else weights
+        compute, adapter = 2 if trained.autocast else weights, 2 if trained.autocast else FLOAT32
         if gathered:
-            return cls(weights, compute, compute, casts=False)
-        return cls(weights, compute, weights, casts=compute < weights)
+            return cls(weights, compute, compute, casts=False, adapter=adapter)
+        return cls(weights, compute, weights, casts=compute < weights, adapter=adapter)
 
 
 def saved_by_layer(model: Model, tokens: int, precision: Precision, trained: Trained, *, dense: bool = True) -> float:
@@ -47,7 +48,7 @@ def saved_by_layer(model: Model, tokens: int, precision: Precision, trained: Tra
     full = trained.lora is None
     norm = _saved_by_norm(precision, full=full)
     numbers = model.norms * norm * model.hidden
-    numbers += _inputs(model.hidden, 3, precision, full=full, linears=3)
+    numbers += _inputs(model.hidden, 3, precision, full=full)
     if model.head_norms:
         numbers += norm * (model.query_width + model.key_width)
     c = precision.compute
@@ -55,7 +56,7 @@ def saved_by_layer(model: Model, tokens: int, precision: Precision, trained: Tra
     attention += model.heads * FLOAT32  # the logarithms of attention's sums
     numbers += attention
     if not full:
-        numbers += _inputs(model.output_width, 1, precision, full=False, linears=1)
+        numbers += _inputs(model.output_width, 1, precision, full=False)
     if dense or model.experts is None:
         return tokens * (
             numbers + _saved_by_mlp(model.hidden, model.intermediate, precision, full=full, gated=model.gated)
@@ -74,28 +75,25 @@ def _saved_by_norm(precision: Precision, *, full: bool) -> float:
     return FLOAT32 + (precision.stream if full else 0)
 
 
-def _inputs(width: int, copies: int, precision: Precision, *, full: bool, linears: int) -> float:
-    """Bytes for each token that matrices save of an input of that width.
+def _inputs(width: int, copies: int, precision: Precision, *, full: bool) -> float:
+    """Bytes for each token that matrices save of an input of that width, which `copies` of them take.
 
     Full weights save it once, or a copy for each product that casts it. Frozen ones save nothing, but each adapter
-    (float32) does: the input as it is, or a copy of its own in the precision of the product.
+    does: the input as it is, or a copy of its own in the precision of the adapter's product.
     """
-    del linears
     if full:
         return width * (copies * precision.compute if precision.casts else precision.stream)
-    if precision.casts:
-        return width * copies * precision.compute
-    if precision.weights == FLOAT32:
+    if precision.weights == FLOAT32 and not precision.casts:
         return width * FLOAT32
-    return width * copies * (precision.compute if precision.compute < FLOAT32 and precision.stream == 2 else FLOAT32)
+    return width * copies * precision.adapter
 
 
 def _saved_by_mlp(hidden: int, inner: int, precision: Precision, *, full: bool, gated: bool) -> float:
     """Bytes a token: the input, gate and its activation, the other product, and what the last matrix takes."""
     c = precision.compute
-    inputs = _inputs(hidden, 2 if gated else 1, precision, full=full, linears=2)
+    inputs = _inputs(hidden, 2 if gated else 1, precision, full=full)
     kept = inner * c * (3 if gated else 1)
-    return inputs + kept + (inner * c if full else _inputs(inner, 1, precision, full=False, linears=1))
+    return inputs + kept + (inner * c if full else _inputs(inner, 1, precision, full=False))
 
 
 def kept(model: Model, largest: Pass, precision: Precision, trained: Trained) -> tuple[float, float]:
@@ -150,10 +148,31 @@ def head_backward(model: Model, scored: int, precision: Precision, trained: Trai
     return buffer + (0.0 if triton else tiles) + gradients
 
 
-def casts(model: Model, precision: Precision) -> float:
-    """Bytes of the copies of weights that autocast keeps until a pass has ended (torch caches casts of float32
-    leaves)."""
-    return model.linear_parameters * precision.compute if precision.casts else 0.0
+def casts(model: Model, precision: Precision, trained: Trained, *, backward: bool) -> float:
+    """Bytes of the copies of weights that autocast makes for products.
+
+    torch keeps casts of trained float32 weights until a pass has ended, but not of one expert out of a stack. A graph
+    keeps those that its backward needs: all layers', or one layer's where layers are checkpointed.
+    """
+    if not precision.casts:
+        return 0.0
+    whole = model.linear_parameters(experts=True) * precision.compute
+    if backward and not trained.checkpointing:
+        return whole
+    if trained.lora is None:
+        return model.linear_parameters(experts=False) * precision.compute
+    return whole / model.layers
+
+
+def router_loss(model: Model, tokens: int) -> float:
+    """Bytes of a mixture's balance loss: each layer's router probabilities twice in float32, and for each token the
+    chosen experts as rows of zeros and one, once in 64-bit integers and thrice in float32 (transformers'
+    `load_balancing_loss_func`)."""
+    experts = model.experts
+    if experts is None:
+        return 0.0
+    layers = model.layers - model.dense_layers
+    return layers * tokens * experts.count * (2.0 * FLOAT32 + experts.per_token * (8 + 3 * FLOAT32))
 
 
 def largest_gradient(linears: tuple[Linear, ...], precision: Precision) -> float:

@@ -186,7 +186,8 @@ def _experts(config: Mapping[str, Any], family: Mapping[str, Any], layers: int, 
     shared += int(config.get(keys.get("shared_count", ""), 0) or 0) * width
     dense = int(config.get("first_k_dense_replace", 0) or 0) + len(config.get("mlp_only_layers") or ())
     gate, adapted = bool(keys.get("gate", False)), bool(keys.get("adapted", False))
-    return Experts(count, per_token, width, shared, gate, min(dense, layers), adapted)
+    balanced = bool(keys.get("balanced", False)) and config.get("router_aux_loss_coef") != 0
+    return Experts(count, per_token, width, shared, gate, min(dense, layers), adapted, balanced)
 
 
 def _windows(config: Mapping[str, Any], family: Mapping[str, Any], layers: int) -> tuple[int | None, int]:

@@ -41,6 +41,7 @@ def _trained(config: RunConfig, kind: str) -> Trained:
         checkpointing=bool(given.get("gradient_checkpointing", True)),
         fused_attention=implementation != "eager",
         logits="tiled",
+        router_loss=given.get("router_aux_loss_coef") != 0,
         offload=config.memory.offload,
         cap=None if cap is None else int(cap * GIB),
     )

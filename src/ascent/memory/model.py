@@ -32,7 +32,8 @@ class Experts:
     """A mixture of experts in the place of the MLP, in all layers but the first `dense_layers`.
 
     `shared` is the width of what all tokens pass through, 0 for none; `shared_gate`: it has a gate of one number.
-    `adapted`: LoRA's `all-linear` means attention, router and experts, and no other MLP.
+    `adapted`: LoRA's `all-linear` means attention, router and experts, and no other MLP. `router_loss`: a loss keeps
+    their use in balance, unless it is switched off.
     """
 
     count: int
@@ -42,6 +43,7 @@ class Experts:
     shared_gate: bool = False
     dense_layers: int = 0
     adapted: bool = False
+    router_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +179,14 @@ class Model:
             layers += sparse * self.layer_parameters(dense=False)
         return layers + self.embedding_parameters + self.hidden
 
-    @property
-    def linear_parameters(self) -> int:
-        """Those of the layers' matrices, which a product in another precision needs a copy of."""
+    def linear_parameters(self, *, experts: bool) -> int:
+        """Those of the layers' matrices, which a product in another precision needs a copy of; stacked experts too?"""
         sparse = self.layers - self.dense_layers
-        of = {dense: sum(each.inputs * each.outputs * each.count for each in self.linears(dense=dense))
-              for dense in (True, False)}  # fmt: skip
+        of = {
+            dense: sum(each.inputs * each.outputs * each.count for each in self.linears(dense=dense)
+                       if experts or each.count == 1)
+            for dense in (True, False)
+        }  # fmt: skip
         return self.dense_layers * of[True] + sparse * of[False]
 
     @property

@@ -57,6 +57,12 @@ def training_pass(batch: Batch, cost: CostModel, *, buckets: bool, checkpointing
     return _pass(batch, cost, groups, together, count, buckets=buckets, cached=not checkpointing)
 
 
+def padded_pass(batch: Batch, *, all_scored: bool) -> Pass:
+    """TRL's own micro-batches, padded. `all_scored`: its head scores prompts too, where there is no Triton."""
+    tokens = batch.micro_batch * batch.length
+    return Pass(tokens, tokens if all_scored else batch.micro_batch * batch.completion, batch.accumulation)
+
+
 def scoring_pass(batch: Batch, cost: CostModel, *, buckets: bool) -> Pass:
     """The largest pass without gradients: the head takes all completions of a generation at once, the layers a
     micro-batch's tokens."""

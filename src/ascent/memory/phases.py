@@ -11,8 +11,8 @@ from ascent.memory.cards import Card
 from ascent.memory.cost import cost_of
 from ascent.memory.engine_memory import ASLEEP, EngineMemory, engine_memory, transfer_buffers
 from ascent.memory.model import WIDTHS, Model
-from ascent.memory.passes import Pass, scoring_pass, training_pass
-from ascent.memory.settings import Batch, Settings, Trained
+from ascent.memory.passes import Pass, padded_pass, scoring_pass, training_pass
+from ascent.memory.settings import Settings, Trained
 
 FLOAT32 = 4
 # What each term is, in the order in which pictures stack them.
@@ -92,7 +92,10 @@ def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase,
     while_sampling = {} if trained.offload != "none" and engine is not None else state
     cost, buckets = cost_of(model), card.kind != "cpu"
     scores = scoring_pass(batch, cost, buckets=buckets)
-    trains_on = training_pass(batch, cost, buckets=buckets, checkpointing=trained.checkpointing)
+    if balances(model, trained):
+        trains_on = padded_pass(batch, all_scored=card.kind != "cuda")
+    else:
+        trains_on = training_pass(batch, cost, buckets=buckets, checkpointing=trained.checkpointing)
     synced = {"transfer": transfer_buffers(model, settings), "gathered": _synced(model, settings)}
     phases = [
         Phase("start", always | awake),
@@ -102,7 +105,7 @@ def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase,
         Phase(
             "optimizer step", always | state | trains | {"gradients": gradients} | _step(model, trained, layout.shards)
         ),
-        Phase("weight update", always | state | awake | synced),
+        Phase("weight update", always | while_sampling | awake | synced),
     ]
     return tuple(Phase(each.name, {name: size for name, size in each.terms.items() if size}) for each in phases)
 
@@ -124,6 +127,12 @@ def engine_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase, 
 def trained_parameters(model: Model, trained: Trained) -> int:
     """All of them, or the adapters'."""
     return model.parameters if trained.lora is None else model.lora_parameters(trained.lora)
+
+
+def balances(model: Model, trained: Trained) -> bool:
+    """Whether the loss has a part that keeps a mixture's experts in balance. It is made of all tokens of TRL's padded
+    micro-batches, so these stay as they are."""
+    return model.experts is not None and model.experts.router_loss and trained.router_loss
 
 
 def _held(model: Model, settings: Settings) -> dict[str, int]:
@@ -201,7 +210,7 @@ def _forward(model: Model, card: Card, settings: Settings, largest: Pass) -> dic
     return {
         "activations": int(stream + max(transient, 0)),
         "logits": int(head),
-        "casts": int(activations.casts(model, precision)),
+        "casts": int(activations.casts(model, precision, settings.trained, backward=False)),
         "gathered": _gathered(model, settings, backward=False),
     }
 
@@ -226,12 +235,14 @@ def _training(model: Model, card: Card, settings: Settings, largest: Pass, gradi
         "last layer": (there or of_head, kept + again + transient + matrix, 0.0),
         "first layer": (gradients, one_layer + transient + matrix, 0.0),
     }
+    if balances(model, trained):
+        points["router loss"] = (there, kept + activations.router_loss(model, largest.tokens), 0.0)
     held, keeps, logits = max(points.values(), key=sum)
     return {
         "gradients": int(held),
         "activations": int(keeps + largest.scored * model.hidden * precision.stream),
         "logits": int(logits),
-        "casts": int(activations.casts(model, precision)),
+        "casts": int(activations.casts(model, precision, trained, backward=True)),
         "gathered": _gathered(model, settings, backward=True),
     }
 
@@ -240,7 +251,8 @@ def _step(model: Model, trained: Trained, shards: int) -> dict[str, int]:
     """The optimizer's own work: one that walks over lists of tensors (`foreach`) makes a copy of all second moments."""
     if trained.optimizer != "adamw_torch":
         return {}
-    return {"activations": trained_parameters(model, trained) * FLOAT32 // shards}
+    own = FLOAT32 if trained.lora is not None or shards > 1 else WIDTHS[trained.dtype]
+    return {"activations": trained_parameters(model, trained) * own // shards}
 
 
 def _samples(model: Model, settings: Settings) -> dict[str, int]:
@@ -249,14 +261,10 @@ def _samples(model: Model, settings: Settings) -> dict[str, int]:
     engine, batch = settings.engine, settings.batch
     if engine.kind != "transformers":
         return {}
-    precision = _precision(settings)
-    rows, width = _rows_sampled(batch), precision.compute
-    cache = rows * model.kv_bytes(batch.length, width)
+    rows, width = batch.sampled, WIDTHS[settings.trained.dtype]
     logits = rows * model.vocabulary * FLOAT32 * 4
-    prefill = rows * batch.prompt * (4 * model.hidden + 3 * model.intermediate) * precision.compute
-    grown = cache + cache // model.layers + logits
-    return {"samples": int(max(grown, rows * model.kv_bytes(batch.prompt, width) + prefill))}
-
-
-def _rows_sampled(batch: Batch) -> int:
-    return batch.sampled
+    cache = rows * model.kv_bytes(batch.length, width)
+    prefill = rows * batch.prompt * (8 * model.hidden + 3 * model.intermediate) * width
+    return {
+        "samples": max(cache + cache // model.layers + logits, rows * model.kv_bytes(batch.prompt, width) + prefill)
+    }

@@ -27,7 +27,8 @@ OPTIMIZER_STATES = {
 class Trained:
     """How the policy is trained. `dtype` is that of its weights (of frozen ones with LoRA, whose adapters are float32);
     `autocast`: products are computed in bfloat16. `reference`: a frozen copy beside it. `logits`: "tiled" where the
-    head's products are never held whole (TRL's fused head), "full" where they are."""
+    head's products are never held whole (TRL's fused head), "full" where they are. `router_loss`: that of a mixture of
+    experts is taken, where the model has one."""
 
     dtype: str = "float32"
     autocast: bool = True
@@ -37,6 +38,7 @@ class Trained:
     checkpointing: bool = True
     fused_attention: bool = True
     logits: Literal["tiled", "full"] = "tiled"
+    router_loss: bool = True
     offload: Offload = "none"
     cap: int | None = None  # bytes that the trainer's allocator may take
 
