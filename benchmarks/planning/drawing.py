@@ -81,5 +81,6 @@ def _settings(random_: random.Random) -> Settings:
         optimizer=random_.choice(("adamw_torch_fused", "adamw_torch", "sgd")),
         reference=random_.random() < 0.25,
         checkpointing=random_.random() < 0.5,
+        scores=False,  # each optimizer step trains on whole generations, once
     )
     return Settings(trained, batch, Engine(kind="transformers", dtype=dtype))

@@ -1,4 +1,4 @@
-"""The trainer's memory on a device whose allocator counts: peaks by phase, what is given back while sampling, the cap."""
+"""The trainer's memory on a device whose allocator counts: peaks by phase, what is given back, and the cap."""
 
 from __future__ import annotations
 

@@ -73,6 +73,13 @@ def test_what_needs_less_is_planned_as_less(changed: dict[str, Trained], smaller
     assert made(less).peak.total < made(more).peak.total
 
 
+def test_nothing_is_scored_apart_where_each_step_trains_on_whole_generations() -> None:
+    without = replace(LORA, trained=replace(LORA.trained, scores=False))
+    assert "log-probabilities" not in [phase.name for phase in made(without).phases]
+    reference = replace(without, trained=replace(without.trained, reference=True))
+    assert made(reference).phase("log-probabilities").total > 0
+
+
 def test_sleep_and_offload_give_room_where_they_act() -> None:
     awake, asleep = made(), made(replace(LORA, engine=replace(LORA.engine, sleeps=True)))
     assert asleep.phase("training").total < awake.phase("training").total - 20 * GIB

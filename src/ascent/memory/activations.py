@@ -57,17 +57,21 @@ def saved_by_layer(model: Model, tokens: int, precision: Precision, trained: Tra
     numbers += attention
     if not full:
         numbers += _inputs(model.output_width, 1, precision, full=False)
+        numbers += 7 * (trained.lora or 0) * precision.adapter  # between an adapter's two matrices
     if dense or model.experts is None:
         return tokens * (
             numbers + _saved_by_mlp(model.hidden, model.intermediate, precision, full=full, gated=model.gated)
         )
     experts = model.experts
     numbers += experts.count * FLOAT32 * 2  # the router's logits and probabilities
+    stacked = 0.0
+    if not full and experts.adapted:  # adapters of a stack are added to its weights: a copy of them
+        stacked = 3.0 * experts.count * model.hidden * experts.intermediate * precision.weights
     each = _saved_by_mlp(model.hidden, experts.intermediate, precision, full=True, gated=model.gated)
     numbers += experts.per_token * (each + 2 * model.hidden * c)  # gathered for each expert, and weighed
     if experts.shared:
         numbers += _saved_by_mlp(model.hidden, experts.shared, precision, full=full, gated=model.gated)
-    return tokens * numbers
+    return tokens * numbers + stacked
 
 
 def _saved_by_norm(precision: Precision, *, full: bool) -> float:
@@ -109,10 +113,14 @@ def kept(model: Model, largest: Pass, precision: Precision, trained: Trained) ->
 
 
 def beside_tokens(model: Model, largest: Pass, precision: Precision) -> float:
-    """Bytes that a layer keeps of what isn't its tokens': the mask, which fused attention takes in the precision of the
-    queries, and keys and values of prompts that were computed once, copied to each completion."""
-    copied = largest.prompts * (model.key_width + model.value_width)
-    return (largest.pairs + copied) * precision.compute
+    """Bytes that a layer keeps beside what its tokens need everywhere. A mask, which fused attention takes in the
+    precision of the queries; keys and values of prompts that were computed once, copied to each completion; and with a
+    mask keys and values are repeated for all heads (transformers' `use_gqa_in_sdpa`)."""
+    if not largest.pairs:
+        return 0.0
+    whole = model.query_width + model.output_width
+    repeated = largest.tokens * (whole - model.key_width - model.value_width)
+    return (largest.pairs + largest.prompts * whole + repeated) * precision.compute
 
 
 def layer_transients(model: Model, tokens: int, precision: Precision) -> float:

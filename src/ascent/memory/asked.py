@@ -61,8 +61,8 @@ def asked(
     made = plan(model, chosen, settings, calibration=corrections)
     if model.context and settings.batch.length > model.context:
         notes.append(f"{settings.batch.length} tokens are more than the model's context of {model.context}")
-    if model.experts is not None and settings.trained.lora is not None:
-        notes.append("LoRA leaves stacked experts out: adapters are on attention and what all tokens pass through")
+    if model.experts is not None and settings.trained.lora is not None and not model.experts.adapted:
+        notes.append("LoRA leaves this model's experts out: adapters are on attention and what all tokens pass through")
     return report(made, notes, all_layouts=cards or 0)
 
 

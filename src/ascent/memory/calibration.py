@@ -17,7 +17,8 @@ from ascent.memory.phases import Phase
 
 # Terms that kernels and allocators decide; all others are counted
 ESTIMATED = ("activations", "logits", "samples", "casts")
-_ROUNDS = 200
+_ROUNDS = 500
+_SHORT = 9.0  # a run that ends for want of memory costs more than memory that nobody uses
 _LEAST, _MOST = 0.3, 3.0  # a factor beyond these is a fault of the formula, not of the machine
 SCHEMA = "ascent.memory_calibration/1"
 
@@ -97,8 +98,9 @@ def read(path: Path) -> Calibration:
 def fit(name: str, measured: Sequence[Measured]) -> Calibration:
     """The factors by which planned phases come closest to what was measured.
 
-    Least squares of relative errors, one factor at a time until none moves (coordinate descent; each step is exact,
-    and the sum is convex). Terms that no phase has keep factor 1. Raises InputError without measurements.
+    Least squares of relative errors, in which a plan that is short counts `_SHORT` times as much as one that is long
+    (expectiles: W. Newey and J. Powell, "Asymmetric least squares estimation and testing", 1987). One factor at a time
+    until none moves; the sum is convex. Terms that no phase has keep factor 1. Raises InputError without measurements.
     """
     if not measured:
         raise InputError("nothing was measured, so there is nothing to calibrate by")
@@ -113,8 +115,10 @@ def fit(name: str, measured: Sequence[Measured]) -> Calibration:
                 rest = sum(
                     size * factors.get(other, 1.0) for other, size in each.planned.terms.items() if other != term
                 )
-                top += share * (1.0 - rest / each.peak)
-                bottom += share * share
+                left = 1.0 - rest / each.peak
+                weight = _SHORT if left > share * factors[term] else 1.0
+                top += weight * share * left
+                bottom += weight * share * share
             found = min(max(top / bottom, _LEAST), _MOST) if bottom else 1.0
             moved, factors[term] = max(moved, abs(found - factors[term])), found
         if moved < 1e-6:

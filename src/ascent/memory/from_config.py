@@ -42,9 +42,22 @@ def _trained(config: RunConfig, kind: str) -> Trained:
         fused_attention=implementation != "eager",
         logits="tiled",
         router_loss=given.get("router_aux_loss_coef") != 0,
+        scores=_scores(config),
         offload=config.memory.offload,
         cap=None if cap is None else int(cap * GIB),
     )
+
+
+def _scores(config: RunConfig) -> bool:
+    """Whether a run takes old log-probabilities in a pass of their own: not where each optimizer step trains on whole
+    generations, once (`training/batches/settings.py`)."""
+    given = config.trainer
+    accumulation = int(given.get("gradient_accumulation_steps") or 1)
+    every = int(given.get("steps_per_generation") or accumulation) * int(given.get("num_iterations") or 1)
+    if accumulation % every:
+        return True
+    corrects = config.rollout.engine == "vllm" and given.get("vllm_importance_sampling_correction", True)
+    return bool(corrects) and not given.get("skip_old_logps", True)
 
 
 def _batch(config: RunConfig, notes: list[str]) -> Batch:

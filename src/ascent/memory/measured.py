@@ -7,7 +7,7 @@ On an accelerator its allocator counts: bytes of tensors (`allocated`) and what 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,8 @@ def compared(made: Plan, run: Mapping[str, Mapping[str, int]]) -> list[dict[str,
     rows = []
     for clock, names in PLANNED.items():
         measured = run.get(clock, {}).get("allocated", 0)
-        planned = max(_of_allocator(made.phase(name)) for name in names)
-        if measured:
+        planned = max((_of_allocator(phase) for phase in made.phases if phase.name in names), default=0)
+        if measured and planned:
             rows.append({
                 "phase": names[0],
                 "planned": planned,
@@ -135,10 +135,17 @@ def measured_phases(folder: Path) -> list[Measured]:
     found = []
     for clock, names in PLANNED.items():
         peak = int(content["measured"].get(clock, {}).get("allocated", 0))
-        planned = max((_without_reserve(phases[name]) for name in names if name in phases), key=lambda each: each.total)
-        if peak:
-            found.append(Measured(planned, peak))
-    return found
+        planned = [_without_reserve(phases[name]) for name in names if name in phases]
+        if peak and planned:
+            found.append(Measured(max(planned, key=lambda phase: phase.total), peak))
+    return near_peak(found)
+
+
+def near_peak(found: Sequence[Measured]) -> list[Measured]:
+    """Of one run's phases those that take at least half of what the largest takes: the others never decide whether a
+    run fits."""
+    most = max((each.peak for each in found), default=0)
+    return [each for each in found if 2 * each.peak >= most]
 
 
 def _without_reserve(phase: Phase) -> Phase:

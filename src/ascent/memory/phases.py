@@ -15,6 +15,9 @@ from ascent.memory.passes import Pass, padded_pass, scoring_pass, training_pass
 from ascent.memory.settings import Settings, Trained
 
 FLOAT32 = 4
+# Ways to lay out a pass are compared with TRL's on short sequences first (`training/batches/passes/self_check.py`)
+CHECKED_TOKENS = 3 * 45
+SAMPLED_COPIES = 7  # of one step's logits, while transformers' processors and its draw work on them
 # What each term is, in the order in which pictures stack them.
 TERMS: Mapping[str, str] = {
     "weights": "the policy's weights",
@@ -78,7 +81,7 @@ class Phase:
 
 def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase, ...]:
     """Of a device that trains. An engine in the training process is there in all of them; one that sleeps is awake in
-    sampling and weight update."""
+    sampling and weight update. Where nothing is scored apart there is no phase of log-probabilities."""
     trained, batch, layout = settings.trained, settings.batch, settings.layout
     held = _held(model, settings)
     optimizer = held.pop("optimizer")
@@ -107,6 +110,8 @@ def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase,
         ),
         Phase("weight update", always | while_sampling | awake | synced),
     ]
+    if not (trained.scores or trained.reference):
+        phases = [phase for phase in phases if phase.name != "log-probabilities"]
     return tuple(Phase(each.name, {name: size for name, size in each.terms.items() if size}) for each in phases)
 
 
@@ -114,7 +119,7 @@ def engine_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase, 
     """Of a device that only samples; none where the trainers' own do."""
     if settings.engine.place != "server" or not settings.layout.servers:
         return ()
-    terms = _engine_terms(engine_memory(model, card, settings))
+    terms = {name: size for name, size in _engine_terms(engine_memory(model, card, settings)).items() if size}
     around = {
         "reserve": card.reserve,
         "communication": card.collective * (2 if settings.engine.tensor_parallel > 1 else 1),
@@ -235,6 +240,8 @@ def _training(model: Model, card: Card, settings: Settings, largest: Pass, gradi
         "last layer": (there or of_head, kept + again + transient + matrix, 0.0),
         "first layer": (gradients, one_layer + transient + matrix, 0.0),
     }
+    checked = activations.head_forward(model, CHECKED_TOKENS, precision, trained, triton=triton)
+    points["first look"] = (0, 0.0, checked if trained.logits == "tiled" else 0.0)
     if balances(model, trained):
         points["router loss"] = (there, kept + activations.router_loss(model, largest.tokens), 0.0)
     held, keeps, logits = max(points.values(), key=sum)
@@ -262,9 +269,9 @@ def _samples(model: Model, settings: Settings) -> dict[str, int]:
     if engine.kind != "transformers":
         return {}
     rows, width = batch.sampled, WIDTHS[settings.trained.dtype]
-    logits = rows * model.vocabulary * FLOAT32 * 4
+    logits = rows * model.vocabulary * FLOAT32 * SAMPLED_COPIES
     cache = rows * model.kv_bytes(batch.length, width)
-    prefill = rows * batch.prompt * (8 * model.hidden + 3 * model.intermediate) * width
+    prefill = rows * batch.prompt * (6 * model.hidden + 3 * model.intermediate) * width
     return {
         "samples": max(cache + cache // model.layers + logits, rows * model.kv_bytes(batch.prompt, width) + prefill)
     }

@@ -28,7 +28,8 @@ class Trained:
     """How the policy is trained. `dtype` is that of its weights (of frozen ones with LoRA, whose adapters are float32);
     `autocast`: products are computed in bfloat16. `reference`: a frozen copy beside it. `logits`: "tiled" where the
     head's products are never held whole (TRL's fused head), "full" where they are. `router_loss`: that of a mixture of
-    experts is taken, where the model has one."""
+    experts is taken, where the model has one. `scores`: old log-probabilities are taken in a pass of their own (those
+    of a reference always are). `cap`: bytes that the trainer's allocator may take."""
 
     dtype: str = "float32"
     autocast: bool = True
@@ -39,8 +40,9 @@ class Trained:
     fused_attention: bool = True
     logits: Literal["tiled", "full"] = "tiled"
     router_loss: bool = True
+    scores: bool = True
     offload: Offload = "none"
-    cap: int | None = None  # bytes that the trainer's allocator may take
+    cap: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
