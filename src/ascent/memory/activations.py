@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ascent.memory.cards import Kind
 from ascent.memory.model import WIDTHS, Linear, Model
 from ascent.memory.passes import Pass
 from ascent.memory.settings import Trained
@@ -132,28 +133,34 @@ def layer_transients(model: Model, tokens: int, precision: Precision) -> float:
     return tokens * (3.0 * inner * precision.compute + 3.0 * model.hidden * precision.stream)
 
 
-def head_forward(model: Model, scored: int, precision: Precision, trained: Trained, *, triton: bool) -> float:
+def head_forward(model: Model, scored: int, precision: Precision, trained: Trained, kind: Kind) -> float:
     """Bytes of the head's forward pass over `scored` tokens."""
     if trained.logits == "full":
         return scored * model.vocabulary * (precision.compute + 2.0 * FLOAT32)
-    rows, words = min(scored, TILE_TOKENS), min(model.vocabulary, TILE_WORDS)
-    buffer = rows * TILE_WORDS * precision.compute  # as wide as a tile, however small the vocabulary
-    tiles = 0.0 if triton else FORWARD_TILES * rows * words * FLOAT32
-    return buffer + tiles + scored * model.hidden * precision.compute
+    tiles = 0.0 if kind == "cuda" else FORWARD_TILES * _tile(model, scored) * FLOAT32
+    return _buffer(model, scored, precision, kind) + tiles + scored * model.hidden * precision.compute
 
 
-def head_backward(model: Model, scored: int, precision: Precision, trained: Trained, *, triton: bool) -> float:
+def head_backward(model: Model, scored: int, precision: Precision, trained: Trained, kind: Kind) -> float:
     """Bytes of the head's backward pass: tiles, the gradient of what it was given, and that of its weights where these
     are trained, both in float32."""
-    rows, words = min(scored, TILE_TOKENS), min(model.vocabulary, TILE_WORDS)
     gradients = scored * model.hidden * FLOAT32
     if trained.lora is None:
         gradients += model.vocabulary * model.hidden * FLOAT32
     if trained.logits == "full":
         return scored * model.vocabulary * (precision.compute * 2 + 2.0 * FLOAT32) + gradients
-    buffer = rows * TILE_WORDS * precision.compute
-    tiles = BACKWARD_TILES * rows * words * FLOAT32
-    return buffer + (0.0 if triton else tiles) + gradients
+    tiles = 0.0 if kind == "cuda" else BACKWARD_TILES * _tile(model, scored) * FLOAT32
+    return _buffer(model, scored, precision, kind) + tiles + gradients
+
+
+def _tile(model: Model, scored: int) -> int:
+    return min(scored, TILE_TOKENS) * min(model.vocabulary, TILE_WORDS)
+
+
+def _buffer(model: Model, scored: int, precision: Precision, kind: Kind) -> int:
+    """As wide as a tile, however small the vocabulary; but on CPU what isn't written to isn't taken."""
+    words = min(model.vocabulary, TILE_WORDS) if kind == "cpu" else TILE_WORDS
+    return min(scored, TILE_TOKENS) * words * precision.compute
 
 
 def casts(model: Model, precision: Precision, trained: Trained, *, backward: bool) -> float:

@@ -14,7 +14,7 @@ from ascent.errors import InputError
 from ascent.memory import calibration as calibrations
 from ascent.memory.cards import card
 from ascent.memory.config_json import model_of, read_model
-from ascent.memory.from_config import settings_of
+from ascent.memory.from_config import settings_of, within_context
 from ascent.memory.measured import measured_phases
 from ascent.memory.model import Model
 from ascent.memory.plan import plan
@@ -52,6 +52,7 @@ def asked(
     settings, assumed = settings_of(config, trainers, chosen.kind)
     notes += assumed
     model = _by_hand(shape) if shape is not None else read_model(config.model.path, config.model.revision)
+    settings = within_context(settings, model)
     corrections = None
     if calibration is not None:
         corrections = calibrations.read(calibration)

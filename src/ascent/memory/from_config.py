@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ascent.config import RunConfig
 from ascent.memory.cards import GIB
+from ascent.memory.model import Model
 from ascent.memory.settings import Batch, Engine, Layout, Settings, Trained
 
 PROMPT_TOKENS = 512  # where a configuration says nothing about the longest prompt
@@ -21,6 +23,14 @@ def settings_of(config: RunConfig, processes: int, kind: str) -> tuple[Settings,
     batch = _batch(config, notes)
     trained = _trained(config, kind)
     return Settings(trained, batch, _engine(config, kind, trained.dtype), _layout(config, given, processes)), notes
+
+
+def within_context(settings: Settings, model: Model) -> Settings:
+    """The settings with prompts that leave room for a completion in the model's context, as those of a run do."""
+    batch = settings.batch
+    if not model.context or batch.length <= model.context or batch.completion >= model.context:
+        return settings
+    return replace(settings, batch=replace(batch, prompt=model.context - batch.completion))
 
 
 def _trained(config: RunConfig, kind: str) -> Trained:

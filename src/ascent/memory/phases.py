@@ -210,7 +210,7 @@ def _forward(model: Model, card: Card, settings: Settings, largest: Pass) -> dic
     precision = _precision(settings)
     transient = activations.layer_transients(model, largest.tokens, precision)
     stream = 2 * largest.tokens * model.hidden * precision.stream
-    head = activations.head_forward(model, largest.scored, precision, settings.trained, triton=card.kind == "cuda")
+    head = activations.head_forward(model, largest.scored, precision, settings.trained, card.kind)
     stream += activations.beside_tokens(model, largest, precision)
     return {
         "activations": int(stream + max(transient, 0)),
@@ -225,13 +225,12 @@ def _training(model: Model, card: Card, settings: Settings, largest: Pass, gradi
     layer's does; or at the first layer, when all gradients are there. With several passes gradients are there from the
     second on."""
     trained, precision = settings.trained, _precision(settings)
-    triton = card.kind == "cuda"
     kept, again = activations.kept(model, largest, precision, trained)
     transient = activations.layer_transients(model, largest.tokens, precision)
     dense = model.experts is None or model.dense_layers == model.layers
     full = trained.lora is None
     matrix = int(activations.largest_gradient(model.linears(dense=dense), precision)) if full else 0
-    head = activations.head_backward(model, largest.scored, precision, trained, triton=triton)
+    head = activations.head_backward(model, largest.scored, precision, trained, card.kind)
     there = gradients if largest.count > 1 else 0
     of_head = model.vocabulary * model.hidden * precision.weights // settings.layout.shards if full else 0
     one_layer = again or kept / model.layers
@@ -240,7 +239,7 @@ def _training(model: Model, card: Card, settings: Settings, largest: Pass, gradi
         "last layer": (there or of_head, kept + again + transient + matrix, 0.0),
         "first layer": (gradients, one_layer + transient + matrix, 0.0),
     }
-    checked = activations.head_forward(model, CHECKED_TOKENS, precision, trained, triton=triton)
+    checked = activations.head_forward(model, CHECKED_TOKENS, precision, trained, card.kind)
     points["first look"] = (0, 0.0, checked if trained.logits == "tiled" else 0.0)
     if balances(model, trained):
         points["router loss"] = (there, kept + activations.router_loss(model, largest.tokens), 0.0)

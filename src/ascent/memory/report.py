@@ -63,9 +63,9 @@ def _short(made: Plan) -> dict[str, Any]:
 
 def _head(made: Plan) -> str:
     model, trained, batch, layout = made.model, made.settings.trained, made.settings.batch, made.settings.layout
-    billions = f"{model.parameters / 1e9:.2f} billion parameters"
+    count = f"{_many(model.parameters)} parameters"
     if model.experts is not None:
-        billions += f", {model.active_parameters / 1e9:.2f} of them for a token"
+        count += f", {_many(model.active_parameters)} of them for a token"
     how = "all weights" if trained.lora is None else f"LoRA of rank {trained.lora}"
     where = f"{layout.trainers} training devices" if layout.trainers > 1 else "one training device"
     if layout.shards > 1:
@@ -73,10 +73,14 @@ def _head(made: Plan) -> str:
     if layout.servers:
         where += f", {layout.servers} more that sample"
     return (
-        f"{model.name}: {billions}, {made.model.kv_bytes_per_token() / 1024:g} KiB of keys and values a token\n"
+        f"{model.name}: {count}, {made.model.kv_bytes_per_token() / 1024:g} KiB of keys and values a token\n"
         f"{how} in {trained.dtype}, {trained.optimizer}; {batch.micro_batch} x {batch.accumulation} sequences of "
         f"{batch.prompt} + {batch.completion} tokens; {where}"
     )
+
+
+def _many(number: int) -> str:
+    return f"{number / 1e9:.2f} billion" if number >= 1e8 else f"{number / 1e6:.2f} million"
 
 
 def _engine_lines(made: Plan) -> list[str]:

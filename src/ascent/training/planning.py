@@ -15,7 +15,7 @@ from ascent.memory import calibration
 from ascent.memory.advice import advice
 from ascent.memory.cards import Card, card, exactly
 from ascent.memory.config_json import read_model
-from ascent.memory.from_config import settings_of
+from ascent.memory.from_config import settings_of, within_context
 from ascent.memory.picture import size, verdict_line
 from ascent.memory.plan import Plan, plan
 from ascent.memory.recommended import tokens_that_fit
@@ -36,6 +36,7 @@ def plan_run(config: RunConfig, args: Any, folder: Path, say: Callable[[str], No
     try:
         model = read_model(str(folder))
         settings, _ = settings_of(config, processes, here.kind)
+        settings = within_context(settings, model)
         corrections = calibration.default_file()
         known = calibration.read(corrections) if corrections.is_file() else None
         made = plan(model, here, settings, calibration=known)
