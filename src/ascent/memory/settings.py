@@ -9,11 +9,11 @@ from ascent.errors import InputError
 from ascent.memory.model import WIDTHS, Model
 
 Offload = Literal["none", "optimizer", "all"]
-# optimizer (transformers' names) -> bytes of state for each trained parameter of `n` bytes
+# optimizer (transformers' names) -> bytes of state for each byte of trained parameters; one that is not here is taken
+# for AdamW
 OPTIMIZER_STATES = {
     "adamw_torch": 2.0,
     "adamw_torch_fused": 2.0,
-    "adamw_torch_npu_fused": 2.0,
     "adamw_8bit": 0.5,
     "adamw_bnb_8bit": 0.5,
     "paged_adamw_8bit": 0.5,
