@@ -64,18 +64,19 @@ def coarse_vowels(completions: list[str], **_: Any) -> list[float]:
 
 def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
     """A GRPOTrainer; `settings` are GRPOConfig's, or with `gpro` GPROConfig's, and `reward`, `engine`, `peft_config`,
-    `staleness`, `verify` of the trainer. It evaluates on `evaluated` rows."""
+    `staleness`, `offload`, `verify` of the trainer. It evaluates on `evaluated` rows."""
     from datasets import Dataset
 
     from ascent import GPROConfig, GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config, staleness, evaluated, verify, gpro = (
+    reward, engine, peft_config, staleness, offload, evaluated, verify, gpro = (
         settings.pop(name, default)
         for name, default in (
             ("reward", vowels),
             ("engine", None),
             ("peft_config", None),
             ("staleness", 0),
+            ("offload", "none"),
             ("evaluated", 0),
             ("verify", True),
             ("gpro", False),
@@ -109,4 +110,5 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
         peft_config=peft_config,
         staleness=staleness,
         verify=verify,
+        offload=offload,
     )

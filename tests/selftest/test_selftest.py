@@ -99,7 +99,7 @@ def test_passes_here(device: str, softnpu: Callable[..., dict[str, str]], tmp_pa
     outcomes = {result["name"]: result["outcome"] for result in report["results"]}
     assert outcomes.pop("sleep and wake") == "skipped"
     assert set(outcomes.values()) == {"passed"}
-    assert len(outcomes) == 8
+    assert len(outcomes) == 9
     assert ("(software)" in next(each for each in report["results"] if each["name"] == "device")["what"]) == (
         device == "npu"
     )

@@ -54,7 +54,6 @@ def test_the_page_of_the_documentation_is_made_from_the_table() -> None:
 
 REFUSED: dict[str, Any] = {
     "vllm_model_impl": "transformers",
-    "vllm_enable_sleep_mode": True,
     "vllm_tensor_parallel_size": 2,
 }
 

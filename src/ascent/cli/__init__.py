@@ -20,6 +20,7 @@ VERBS = (
     "doctor",
     "diagnose",
     "check_model",
+    "plan",
     "train",
     "serve",
     "generate",

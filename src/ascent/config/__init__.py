@@ -84,6 +84,7 @@ _TRL_VLLM = {
     "use_vllm": ("rollout.engine", {True: "vllm", False: "transformers"}),
     "vllm_mode": ("rollout.mode", None),
     "vllm_gpu_memory_utilization": ("memory.engine_share", None),
+    "vllm_enable_sleep_mode": ("memory.engine_sleep", None),
     "vllm_max_model_length": ("rollout.max_model_len", None),
     "vllm_server_base_url": ("rollout.server", None),
     "vllm_tensor_parallel_size": ("rollout.tensor_parallel_size", None),
@@ -98,7 +99,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     Returns the configuration and sentences about settings that were moved or ignored. Raises InputError that lists
     every problem with its place: unknown keys, wrong values, contradictions between TRL's names and ours.
     """
-    source = config_file.read(path, overrides)
+    return settled(config_file.read(path, overrides))
+
+
+def settled(source: config_file.Source) -> tuple[RunConfig, list[str]]:
+    """The configuration that was parsed, as `load` gives it. Raises what `load` raises."""
     notes: list[str] = []
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
@@ -118,10 +123,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
         config = RunConfig.model_validate(source.values)
     except pydantic.ValidationError as error:
         problems += [_explain(detail, source) for detail in error.errors()]
-        raise _refusal(path, problems) from None
+        raise _refusal(source.origin, problems) from None
     problems += _contradictions(config)
     if problems:
-        raise _refusal(path, problems)
+        raise _refusal(source.origin, problems)
     own_devices = config.rollout.mode == "server" and config.rollout.server_devices is None
     if own_devices and config_file.get(source.values, "memory.engine_share") is not None:
         notes.append("memory.engine_share is ignored with rollout.mode=server: servers have devices of their own")
@@ -161,10 +166,10 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def _refusal(path: Path, problems: list[str]) -> InputError:
+def _refusal(origin: str, problems: list[str]) -> InputError:
     if len(problems) == 1:
         return InputError(problems[0])
-    return InputError(f"{path}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
+    return InputError(f"{origin}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
 def _map_trl_vllm(trainer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
@@ -317,13 +322,20 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
     rollout, usual = config.rollout, RolloutSection()
     if config.trainer.get("plain"):
         return []
+    if config.memory.engine_sleep and rollout.engine != "vllm":
+        return [f"memory.engine_sleep=True, which only vLLM has, contradicts rollout.engine={rollout.engine}"]
     if rollout.mode == "colocate":
         return _speculative_contradictions(config) + [
             f"rollout.{key}={getattr(rollout, key)!r} means something only with rollout.mode=server"
             for key in _ONLY_SERVER
             if getattr(rollout, key) != getattr(usual, key)
         ]
-    problems = []
+    problems = [
+        f"memory.{key}={getattr(config.memory, key)!r} makes room on a device that trainer and engine share; it "
+        "contradicts rollout.mode=server"
+        for key in ("engine_sleep", "offload")
+        if getattr(config.memory, key) != getattr(MemorySection(), key)
+    ]
     count = rollout.replicas * rollout.tensor_parallel_size
     if rollout.server_devices is not None and len(set(rollout.server_devices)) != count:
         problems.append(

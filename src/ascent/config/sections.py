@@ -162,6 +162,12 @@ class MemorySection(Section):
 
     engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, where the training computes too (not on CPU)
     kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
+    engine_sleep: bool = False  # a colocated engine gives its memory back while the trainer computes
+    offload: Literal["none", "optimizer", "all"] = "none"  # what the trainer gives to the host while it samples
+    check: Literal["refuse", "warn", "off"] = "refuse"  # a run that by its plan doesn't fit
+    trainer_gb: float | None = pydantic.Field(
+        None, gt=0
+    )  # GiB that the trainer's allocator may take; no cap by default
 
 
 class AlarmsSection(Section):

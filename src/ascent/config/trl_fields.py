@@ -73,11 +73,7 @@ _OWN = (
         usual="vllm",
     ),
     Field(
-        "vllm_enable_sleep_mode",
-        "REFUSED",
-        "the engine keeps its memory between generations; lower vllm_gpu_memory_utilization, or sample on servers",
-        ("colocate",),
-        usual=False,
+        "vllm_enable_sleep_mode", "ENGINE", "the engine gives its memory back between generations", ("colocate",), False
     ),
     Field(
         "vllm_tensor_parallel_size",

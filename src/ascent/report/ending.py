@@ -14,6 +14,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ascent.memory import measured
+from ascent.memory.picture import size
 from ascent.models.adapters import is_adapter
 from ascent.report.curve_svg import curve_svg
 from ascent.report.pass_rates import rate
@@ -40,6 +42,7 @@ def show_ending(run: Path, console: Console | None = None) -> None:
     if results.after:
         console.print(_rates(results))
         console.print(_examples(results))
+    console.print(_memory(results.path))
     console.print(_whereabouts(results))
     console.print(_what_next(results.path), soft_wrap=True)  # a command that is cut in two can't be pasted
 
@@ -137,6 +140,21 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
+def _memory(run: Path) -> Group:
+    """The largest peak of each phase beside what was planned, and what memory showed of trouble."""
+    kept = measured.read(run)
+    if kept is None or not (kept["compared"] or kept["findings"]):
+        return Group()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("phase")
+    for name in ("measured", "planned", "off"):
+        table.add_column(name, justify="right")
+    for row in kept["compared"]:
+        table.add_row(row["phase"], size(row["measured"]), size(row["planned"]), f"{row['off']:+.0%}")
+    told = [Text(f"- {each['what']}. {each['mend']}") for each in kept["findings"]]
+    return Group(Text(), Rule("Memory, peaks by phase"), table, *told)
+
+
 def _whereabouts(results: Results) -> Group:
     run = results.path
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -149,6 +167,7 @@ def _whereabouts(results: Results) -> Group:
         "evaluation.json": "every held-out task before and after",
         "metrics.jsonl": "one line a step: rewards, losses, times",
         "rollouts/": "every completion with its verdict (parquet)",
+        "memory.json": "the memory that was planned, and what was taken",
         "config.yaml": "all settings of this run",
     }
     for name, what in files.items():

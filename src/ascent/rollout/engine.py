@@ -150,7 +150,8 @@ class EngineSettings:
 
     `engine_share` is the fraction of the device's memory for a colocated engine, `kv_cache_bytes` an exact size of the
     KV cache that takes its place (always set on CPU). `external_launcher` is True where a launcher made the processes.
-    `head_dtype` "float32" computes the output head in it, whatever `dtype` is; None: in `dtype`.
+    `head_dtype` "float32" computes the output head in it, whatever `dtype` is; None: in `dtype`. With `sleeps` it gives
+    weights and cache back between generations (vLLM's sleep mode).
     With `speculative` up to `speculative_tokens` tokens are guessed at once (`rollout/speculation.py`).
     """
 
@@ -168,6 +169,7 @@ class EngineSettings:
     speculative: Literal["ngram", "suffix"] | None = None
     speculative_tokens: int = 4
     head_dtype: str | None = None
+    sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,10 @@ from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
+from ascent.training.planning import cap_allocator, plan_run, tokens_by_memory
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.alarms import LiveAlarms, watch
+from ascent.training.records.memory import MemoryFile
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
@@ -83,6 +85,10 @@ def train(
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
+    made = plan_run(config, args, folder, say)
+    cap_allocator(config, made)
+    if (tokens := tokens_by_memory(args, made)) is not None:
+        args.max_tokens_per_batch = tokens
     context = longest_context(folder, trust_remote_code=config.model.trust_remote_code)
     tasks = run_tasks(
         config.tasks,
@@ -110,6 +116,7 @@ def train(
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         found = ProgramNotes(inputs.tasks, judge.audited, markers)
         recorder = RunRecorder(run, args.process_index, found, tells_alarms=True)
+        recorder.watchers.append(MemoryFile(run, made).step)
         stack.callback(recorder.close)
         alarms = watch(recorder, config, folder, say)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
@@ -258,6 +265,7 @@ def _trainer(
         engine=engine,
         staleness=config.rollout.staleness,
         verify=config.rollout.verify,
+        offload=config.memory.offload,
         algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,

@@ -58,6 +58,7 @@ from ascent.training.records.batch import BatchRecord
 from ascent.training.records.engine_figures import of_all_ranks
 from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
 from ascent.training.records.generations import Generations
+from ascent.training.records.memory import MemoryRecord
 from ascent.training.records.metrics.table import measure_all
 from ascent.training.records.recorder import Recorder
 from ascent.training.records.shapes import Shapes
@@ -72,6 +73,7 @@ from ascent.training.step.model_rewards import stream_model_rewards
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.training.step.sampler_difference import difference_of
+from ascent.training.step.sharing import Sharing
 from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
 from ascent.training.updating import Updating
 from ascent.types import Completion, Sampling
@@ -82,10 +84,11 @@ class GRPOTrainer(Updating):
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
-    and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the update (default:
-    GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name` stands in sample ids.
-    Without `verify` nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is
-    for `tools`, `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
+    and `staleness` 1, the next generation is sampled while this one trains. `offload` see `step.sharing`. `algorithm`
+    makes the update (default: GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name`
+    stands in sample ids. Without `verify` nobody compares what sampler and trainer compute. With `args.plain`
+    everything is TRL's; so it is for `tools`, `rollout_func`, `environment_factory` and transformers' continuous
+    batching, with a warning.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
     `agreement.ended_with`.
@@ -108,6 +111,7 @@ class GRPOTrainer(Updating):
         recorder: Recorder | None = None,
         run_name: str = "run",
         verify: bool = True,
+        offload: str = "none",
         **keywords: Any,
     ) -> None:
         """Raises InputError for settings, a staleness or adapters that can't be had."""
@@ -122,6 +126,7 @@ class GRPOTrainer(Updating):
             algorithm=self._algorithm,
         )
         self._recorder, self._run_name = recorder, run_name
+        self._memory = MemoryRecord(sleeps=isinstance(engine, EngineSettings) and engine.sleeps)
         if engine is not None:  # another than vLLM's must be named
             args.use_vllm = not isinstance(engine, str) or engine == "vllm"
         standing = engine is None and args.use_vllm and args.vllm_mode == "server"
@@ -142,7 +147,7 @@ class GRPOTrainer(Updating):
             super().__init__(model, reward_funcs, args, *positional, **keywords)
         ranks = Ranks(self.accelerator.process_index, self.accelerator.num_processes)
         self.agreement = Agreement(ranks, print_on_stderr)
-        self._clock = StepClock(devices.synchronize)
+        self._clock = StepClock(devices.synchronize, self._memory.left)
         self._generation = 0
         self._batch: BatchRecord | None = None
         self._step_metrics = StepMetrics(self.accelerator.device)
@@ -176,6 +181,7 @@ class GRPOTrainer(Updating):
             else:
                 self.engine = chosen
             self._sampler = sampler_for(self, self.engine, verify=verify)
+            self._sharing = Sharing(self, offload, lambda name, value: self._metrics["train"][name].append(value))
             self._difference_check = difference_check(self, self.engine, verify=verify)
             self._refill = refill_for(self)
             stream_model_rewards(self, self.engine.place, print_on_stderr)
@@ -250,7 +256,8 @@ class GRPOTrainer(Updating):
         """Sample all groups, in the order of their places. Each completion is given to `receive` as it ends; by default
         its rewards are started. Collective over all ranks."""
         self._sampled_since_step |= self._evaluations.current is None
-        return self._sampler.sample(groups, receive)
+        with self._sharing.sampling():
+            return self._sampler.sample(groups, receive)
 
     def _groups(
         self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str, **place: Any
@@ -356,11 +363,11 @@ class GRPOTrainer(Updating):
         rate = self._get_learning_rate() if learning_rate is None else learning_rate
         metrics = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
         metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)
-        record = step_record(self.state, None if self._plain else self._generation - 1, metrics, signals, times, engine)
+        generation, use = None if self._plain else self._generation - 1, self._memory.step(engine)
+        record = step_record(self.state, generation, metrics, signals, times, engine, use)
         here = self._recorder if self.accelerator.is_main_process else None
         found = here.step(record) if here is not None else {}
         logged.add(self._metrics["train"], record, found, trackers=bool(self.args.report_to))
-        devices.reset_peak()
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from ascent.training.batches.passes.buckets import bucket, exact
-from ascent.training.batches.passes.cost import CostModel, cost_model
+from ascent.memory.cost import CostModel, cost_model
+from ascent.memory.widths import bucket, exact
 from ascent.training.batches.passes.cutting import cut_into_passes
 from ascent.training.batches.passes.equal_rows import PromptGroup, distinct_rows, prompt_groups
 from ascent.training.batches.passes.layout import CachedPass, Layout, Limits, RowPass, cached, plain, shared_rows

@@ -9,11 +9,11 @@ from typing import Any
 
 from ascent.algorithms.base import Adjustment
 from ascent.errors import InputError
+from ascent.memory.cost import cost_model
 from ascent.models.backbone import transformers_model
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
 from ascent.training.batches.parting import parting_of
-from ascent.training.batches.passes.cost import cost_model
 from ascent.training.batches.passes.forward import StepForward
 from ascent.training.batches.passes.support import positions_are_relative
 from ascent.training.batches.passes_again import PassesAgain

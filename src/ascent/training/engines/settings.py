@@ -30,6 +30,7 @@ def from_arguments(args: TRLConfig, model: Any, num_processes: int) -> EngineSet
         kv_cache_bytes=_CPU_KV_CACHE_MB * 2**20 if kind == "cpu" else None,
         trust_remote_code=args.trust_remote_code,
         external_launcher=num_processes > 1,
+        sleeps=args.vllm_enable_sleep_mode,
     )
 
 
@@ -68,4 +69,5 @@ def from_config(
         external_launcher=num_processes > 1,
         speculative=rollout.speculative,
         speculative_tokens=rollout.speculative_tokens,
+        sleeps=memory.engine_sleep,
     )

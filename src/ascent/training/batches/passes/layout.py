@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ascent.training.batches.passes.cost import CostModel
+from ascent.memory.cost import CostModel
 from ascent.training.batches.passes.cutting import Cut, cut_into_passes
 from ascent.training.batches.passes.equal_rows import PromptGroup
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from ascent.errors import InputError
+from ascent.memory.cost import CostModel, cost_model
+from ascent.memory.widths import bucket, exact
 from ascent.models.backbone import transformers_model
-from ascent.training.batches.passes.buckets import bucket, exact
 from ascent.training.batches.passes.by_layout import Target, logps_by_layout
 from ascent.training.batches.passes.choosing import SETTINGS, Choice, SharedPrompt, check_wanted, choose
-from ascent.training.batches.passes.cost import CostModel, cost_model
 from ascent.training.batches.passes.equal_rows import Distinct, all_rows, distinct_rows, prompt_groups
 from ascent.training.batches.passes.layout import Limits
 from ascent.training.batches.passes.self_check import SelfCheck

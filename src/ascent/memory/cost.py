@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ascent.memory.model import Model
+
 _CAUSAL = 0.65  # the causal kernel leaves out the pairs above the diagonal
 _MASKED = 1.25  # a mask of its own: all pairs
 _COPIED = 100.0  # what moving one number through memory costs, in operations
@@ -37,6 +39,13 @@ class CostModel:
         return rows * (self.token * width + _MASKED * self.pair * width * (width + before) + self.copy * before)
 
 
+def cost_of(model: Model) -> CostModel:
+    """The cost model of a model's dimensions."""
+    experts = model.experts
+    inner = model.intermediate if experts is None else experts.intermediate * experts.per_token
+    return _of_sizes(model.hidden, model.heads, model.kv_heads, model.head_dim, inner)
+
+
 def cost_model(config: Any, *, accelerator: bool = False) -> CostModel:
     """The cost model of a transformers config of a decoder."""
     hidden = config.hidden_size
@@ -45,8 +54,11 @@ def cost_model(config: Any, *, accelerator: bool = False) -> CostModel:
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     experts = getattr(config, "num_experts_per_tok", None) or 1
-    weights = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * inner * experts
-    token = 2.0 * weights
+    return _of_sizes(hidden, heads, kv_heads, head_dim, inner * experts)
+
+
+def _of_sizes(hidden: int, heads: int, kv_heads: int, head_dim: int, inner: int) -> CostModel:
+    token = 2.0 * (hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * inner)
     return CostModel(
         token=token, pair=4.0 * heads * head_dim, start=_PASS_TOKENS * token, copy=8.0 * kv_heads * head_dim
     )

@@ -1,0 +1,49 @@
+"""The tables of docs/memory.md are what the plan says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+
+import published_memory  # noqa: E402
+from planning.drawing import draw  # noqa: E402
+from planning.examples import anchor_rows, worked_rows  # noqa: E402
+
+PAGE = (REPOSITORY / "docs" / "memory.md").read_text("utf-8")
+
+
+def test_worked_examples_are_what_the_plan_says() -> None:
+    for row in (*anchor_rows(), *worked_rows()):
+        assert row in PAGE
+
+
+def test_published_figures_are_in_the_page_with_their_error() -> None:
+    lines = published_memory.table()
+    assert len(lines) - 2 >= 12
+    for line in lines:
+        assert line in PAGE
+
+
+def test_published_figures_are_near_where_nothing_but_counting_is_needed() -> None:
+    for figure in published_memory.figures():
+        if figure["kind"] in ("weights", "tokens", "cache"):
+            assert abs(published_memory.predicted(figure) / figure["published"] - 1) < 0.03, figure["what"]
+
+
+def test_calibration_and_grid_share_no_model() -> None:
+    def models(which: str) -> set[str]:
+        return {str(sorted(drawn.config.items())) for drawn in draw(which, 1, 100)}
+
+    assert not models("calibration") & models("grid")
+    widths = {
+        which: {drawn.config["hidden_size"] for drawn in draw(which, 1, 100)} for which in ("calibration", "grid")
+    }
+    assert not widths["calibration"] & widths["grid"]
+
+
+def test_a_drawing_repeats() -> None:
+    assert draw("grid", 1, 5) == draw("grid", 1, 5)
+    assert draw("grid", 1, 5) != draw("grid", 2, 5)
