@@ -27,13 +27,15 @@ class _Running:
 
 class RaggedEngine:
     """Each `poll` draws a token for each completion, from its request's seed. Tokens from 5 to 199; how likely a
-    completion ends is told by the third token of its prompt, so that some prompts have long completions. A token's
-    log-probability is that of no policy: it tells the weights that sampled it (`-1 - version`)."""
+    completion ends is told by its prompt, so that some prompts have long completions. A token's log-probability is that
+    of no policy: it tells the token, or if `telling` the weights that sampled it (`-1 - version`)."""
 
     place = EnginePlace.TRAINERS_PROCESS
     dtype = "float32"
 
-    def __init__(self) -> None:
+    def __init__(self, *, telling: bool = False, seconds: float = 0.0) -> None:
+        """A `poll` takes so many seconds."""
+        self._telling, self._seconds = telling, seconds
         self.asked: list[RolloutRequest] = []
         self.polls = 0
         self._running: list[_Running] = []
@@ -50,6 +52,7 @@ class RaggedEngine:
 
     def poll(self) -> list[Completion]:
         self.polls += 1
+        time.sleep(self._seconds)
         ended = []
         for each in list(self._running):
             each.ids.append(self._token(each))
@@ -88,12 +91,13 @@ class RaggedEngine:
 
     def _completion(self, each: _Running, reason: FinishReason) -> Completion:
         assert self._version is not None
+        logps = [-1.0 - self._version if self._telling else -5.0 - token / 1000 for token in each.ids]
         return Completion(
             each.request.group_id,
             each.index,
             each.request.prompt_ids,
             as_token_ids(each.ids),
-            as_logps([-1.0 - self._version] * len(each.ids)),
+            as_logps(logps),
             reason,
             self._version,
             each.begun,
