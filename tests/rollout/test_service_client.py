@@ -314,7 +314,7 @@ def test_settings_that_json_cannot_say_are_bad_input(bench: Bench) -> None:
 
 def test_an_error_that_nobody_foresaw_ends_sampling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = bench.engine(bench.server())
-    monkeypatch.setattr(Job, "completion", lambda *_: 1 / 0)
+    monkeypatch.setattr(Job, "completion", lambda *_, **__: 1 / 0)
     engine.submit(groups(1))
     with pytest.raises(ZeroDivisionError):
         finish(engine)

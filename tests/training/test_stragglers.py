@@ -169,7 +169,7 @@ def test_a_generation_is_closed_when_enough_groups_are_complete(
 def test_a_run_that_is_resumed_in_the_middle_goes_on_with_its_stragglers(
     tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
-    settings = {"max_steps": 8, "save_steps": 1, "save_strategy": "steps", "max_straggler_age": 3}
+    settings: dict[str, Any] = {"max_steps": 8, "save_steps": 1, "save_strategy": "steps", "max_straggler_age": 3}
     whole = run(tiny_policy(), tmp_path, **settings)
     left = metric(whole, "sampling/stragglers")
     at = next(step for step in range(3, 8) if left[step - 1])
@@ -192,7 +192,7 @@ def test_with_replacing_groups_count_when_they_have_signal(tiny_policy: Callable
         tasks = [int(task.split("/")[1]) for task in task_id]
         return [0.5 if task % 2 else len(text) / 40 for task, text in zip(tasks, completions, strict=True)]
 
-    settings = {"max_steps": 6, "save_steps": 1, "save_strategy": "steps", "max_resample_factor": 4.0}
+    settings: dict[str, Any] = {"max_steps": 6, "save_steps": 1, "save_strategy": "steps", "max_resample_factor": 4.0}
     settings |= {"reward": even_tasks_teach, "engine": RaggedEngine(seconds=0.002)}
     memory = run(tiny_policy(), tmp_path, **settings)
     kept = [each for each in trained(memory) if each.kept]
@@ -228,7 +228,7 @@ def test_rewards_of_completions_that_wait_are_begun_once_and_asked_for_once(
             return letters(completions)
 
     reward = Streamed()
-    settings = {"max_steps": 6, "save_steps": 1, "save_strategy": "steps"}
+    settings: dict[str, Any] = {"max_steps": 6, "save_steps": 1, "save_strategy": "steps"}
     memory = run(tiny_policy(), tmp_path, reward=reward, **settings)
     assert reward.asked.total() >= 6 * NEEDED * SIZE
     assert not reward.asked - reward.started
@@ -332,7 +332,7 @@ def test_a_completion_of_any_parts_is_as_if_it_had_never_been_broken_off(
         assert asked.sampling.extra == (("min_tokens", max(0, 2 - len(each.token_ids))),)
         assert (asked.seed == 9 + 3) == (len(each.token_ids) == 0)
         last = number == len(versions) - 1
-        more = {"finish_reason": "stop"} if last else {}
+        more: dict[str, Any] = {"finish_reason": "stop"} if last else {}
         rest = part(own, version, group_id=asked.group_id, index=0, prompt_ids=asked.prompt_ids, **more)
         each = joined(each, rest)
     assert each is not None
@@ -354,7 +354,13 @@ def test_a_completion_of_any_parts_is_as_if_it_had_never_been_broken_off(
 def test_settings_that_look_back_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     from ascent.training.step.parts import outlasting
 
-    harmless = (("min_tokens", 3), ("logit_bias", {4: 1.0}), ("stop", None), ("stop", []), ("presence_penalty", 0.0))
+    harmless: tuple[tuple[str, Any], ...] = (
+        ("min_tokens", 3),
+        ("logit_bias", {4: 1.0}),
+        ("stop", None),
+        ("stop", []),
+        ("presence_penalty", 0.0),
+    )
     assert outlasting(Sampling(4, extra=harmless)) == []
     for name, value in (("stop", ["x"]), ("bad_words", ["y"]), ("presence_penalty", 1.0), ("seed", 3), ("n", 2)):
         assert outlasting(Sampling(4, extra=(*harmless, (name, value)))) == [name]
