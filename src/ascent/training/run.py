@@ -33,7 +33,7 @@ from ascent.tracking.trackers.guard import Beside, guard
 from ascent.tracking.trackers.names import named
 from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
-from ascent.training.engines.settings import from_config
+from ascent.training.engines.settings import from_config, sampled_at_once
 from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
@@ -288,7 +288,7 @@ def _engine(
         str(folder),
         model_dtype=_model_dtype(args),
         args=args,
-        batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        batch=sampled_at_once(args),
         longest_prompt=tasks.longest_prompt,
         completion=args.max_completion_length or context,
         context=context,
