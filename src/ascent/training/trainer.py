@@ -14,8 +14,6 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,24 +21,20 @@ from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
 from ascent import devices
 from ascent.algorithms.base import Algorithm
-from ascent.compat.cpu_index import accept_cpu_index
 from ascent.compat.epoch_order import OrderOfLaterEpochs
 from ascent.compat.float_masks import keep_float_masks
 from ascent.config import trl_fields
 from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
+from ascent.tracking.run_directory import RunState
 from ascent.training.arguments import default_arguments, own_setting
 from ascent.training.batches.correction import Corrected, without_old_pass
 from ascent.training.batches.drawing import hooks as drawing
 from ascent.training.batches.drawing.building import refill_for
-from ascent.training.batches.drawing.refill import Refill
-from ascent.training.batches.drawing.state import RefillState
 from ascent.training.batches.settings import StepBatches, step_batches
 from ascent.training.batches.signal import Silence, without_signal
-from ascent.training.checkpoint import buffered, drawn, sampled_ahead
-from ascent.training.checkpoint.saving import saving
+from ascent.training.checkpointing import Checkpointing
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import (
     check_adapters,
@@ -75,11 +69,10 @@ from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.training.step.sampler_difference import difference_of
 from ascent.training.step.sharing import Sharing
 from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
-from ascent.training.updating import Updating
 from ascent.types import Completion, Sampling
 
 
-class GRPOTrainer(Updating):
+class GRPOTrainer(Checkpointing):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
@@ -97,7 +90,6 @@ class GRPOTrainer(Updating):
     args: TRLConfig
     model: Any
     processing_class: Any
-    _buffered_inputs: Any  # the slices of a generation that are still to be trained on; None before the first
 
     def __init__(
         self,
@@ -160,11 +152,11 @@ class GRPOTrainer(Updating):
         self._reward_seconds = 0.0
         self._sampled_since_step = False
         self._resume_point = RunState(generation=0, micro_step=0, step=0)
-        self._resume_slices: list[buffered.Slice] | None = None  # what the resume point's generation is made of
+        self._resume_slices = None
         self._looks_ahead = staleness > 0
         self._lookahead: Lookahead | None = None
-        self._refill: Refill | None = None
-        self._resume_refill: RefillState | None = None
+        self._refill = None
+        self._resume_refill = None
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         self._batches = StepBatches()
@@ -340,10 +332,7 @@ class GRPOTrainer(Updating):
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **keywords: Any) -> None:
         if self.state.global_step != self._recorded_step:
-            self._recorded_step = self.state.global_step
-            self._resume_point = RunState(self._generation, self._step, self.state.global_step)
-            self._resume_slices = self._buffered_inputs if self._step % self._generate_every else None
-            self._resume_refill = self._refill.state if self._refill is not None else None
+            self._step_is_whole()
             self._finish_step(grad_norm, keywords.get("learning_rate"))  # the step's own, not the next one's
             self.after_step()
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
@@ -368,42 +357,3 @@ class GRPOTrainer(Updating):
         here = self._recorder if self.accelerator.is_main_process else None
         found = here.step(record) if here is not None else {}
         logged.add(self._metrics["train"], record, found, trackers=bool(self.args.report_to))
-
-    # ---- checkpoints --------------------------------------------------------------------------------------------
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        state = replace(self._resume_point, evaluations=self._evaluations.done)
-        with saving(folder, state, self.args, self.state, self.accelerator.wait_for_everyone):
-            if self._looks_ahead and (ahead := self._sampler.finish_ahead()):
-                sampled_ahead.save(folder, self.args.process_index, ahead)
-            if self._resume_slices is not None and not self._plain:
-                buffered.save(folder, self._resume_slices, self.args)
-            drawn.save(folder, self._refill, self._resume_refill)
-            super()._save_checkpoint(model, trial)
-        self._saved_step = self.state.global_step
-
-    def save_last_step(self) -> int:
-        """Write a checkpoint of the last whole step, in the middle of one that can't be finished, unless there is one;
-        its number (0: there is none). Collective."""
-        self._kept.release(None)
-        if not self._plain:
-            self._sampler.forget_ahead()
-        if self.state.global_step not in {0, self._saved_step}:
-            self._save_checkpoint(self.model, trial=None)
-        return self.state.global_step
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        accept_cpu_index()
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and (Path(checkpoint) / STATE_FILE).is_file():
-            state = self._resume_point = read_state(Path(checkpoint))
-            self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
-            self._saved_step, self._evaluations.done = state.step, max(state.evaluations, self._evaluations.done)
-            if not self._plain:
-                ranks = self.agreement.ranks
-                self._resume_refill = drawn.load(Path(checkpoint), self._refill, tell=print_on_stderr)
-                self._sampler.keep(sampled_ahead.load(Path(checkpoint), ranks.rank))
-                if state.micro_step % self._generate_every:
-                    self._resume_slices = buffered.load(Path(checkpoint), self.args, ranks, tell=print_on_stderr)
-                    self._buffered_inputs = self._resume_slices
