@@ -254,6 +254,7 @@ def _process_memory() -> DeviceUse:
 def random_state() -> dict[str, Any]:
     """Where Python, numpy, torch and the current device stand in their random numbers, for `set_random_state`."""
     import numpy as np
+    import torch
 
     accelerator = module(kind())
     return {

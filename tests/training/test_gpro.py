@@ -183,7 +183,7 @@ def test_the_part_of_a_fraction_stands_for_all(
         )
 
     def part_done(self: PassesAgain, model: Any, share: float) -> None:
-        chosen.update(ids(kept.rows, row) for kept in self._kept for row in range(len(kept.rows["advantages"])))
+        chosen.update(ids(kept.rows, row) for kept in self._passes.all for row in range(len(kept.rows["advantages"])))
         shares.append(share)
         usual(self, model, share)
 

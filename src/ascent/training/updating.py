@@ -85,7 +85,7 @@ class Updating(TRLTrainer):
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
         """The algorithm's loss of a micro-batch, or the weighted one of a sub-batch."""
-        self._numerics.passes.note(inputs, keywords.get("num_items_in_batch"))
+        self._numerics.passes.note(self, inputs, keywords.get("num_items_in_batch"))
         if self._plain:
             return super().compute_loss(model, inputs, *args, **keywords)
         self._in_loss = inputs

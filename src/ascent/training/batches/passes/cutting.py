@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ascent.training.batches.passes.buckets import exact
+from ascent.memory.widths import exact
 
 _LOOK_BACK = 512  # rows of one pass, at most: keeps the search linear in the rows
 
