@@ -1,4 +1,4 @@
-"""Every tracker that is installed, without a network: what it keeps is what metrics.jsonl has, and a resumed run goes on
+"""Every tracker that is installed, without a network: it keeps what metrics.jsonl has, and a resumed run goes on
 in the same one. One run of three steps, and two more, feeds all of them."""
 
 from __future__ import annotations
