@@ -209,6 +209,26 @@ def test_a_tracker_that_recovers_goes_on(guarded: Callable[..., Any]) -> None:
 
 
 @torch_only
+def test_without_its_tables_or_its_name_a_tracker_still_gets_figures(
+    guarded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ascent.tracking.trackers import guard
+
+    def fail(*_: Any) -> Any:
+        raise AttributeError("not in this release")
+
+    made = guarded()
+    monkeypatch.setitem(LOG_TABLE, "wandb", fail)
+    monkeypatch.setitem(guard._NAMED, "wandb", fail)
+    made.on_train_begin(None, State(), None)
+    for number in range(5):
+        made.evidence[:] = [record(sample_id=f"run/{number}/0/0")]
+        made.on_log(None, State(), None, logs={"loss": 1.0})
+    assert len(made.inner.events) == 6
+    assert len(made.told) == 1
+
+
+@torch_only
 def test_a_tracker_that_can_not_start_gets_nothing(guarded: Callable[..., Any], run: RunDirectory) -> None:
     made = guarded(lambda event: RuntimeError("no login"))
     made.on_train_begin(None, State(), None)
