@@ -74,9 +74,9 @@ class Guarded(TrainerCallback):
         except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the training goes on
             if not self._told:
                 self._told = True
+                what = f"{what}: {type(error).__name__}: {error}"
                 self._beside.tell(
-                    f"note: the tracker {self.name} failed ({what}: {type(error).__name__}: {error}). The training goes "
-                    "on, and metrics.jsonl has all figures"
+                    f"note: the tracker {self.name} failed ({what}). The training goes on, and metrics.jsonl has it all"
                 )
             return False
         return True
