@@ -56,6 +56,13 @@ def test_one_that_is_not_there_is_refused_with_its_packages() -> None:
     check_installed([])
 
 
+def test_a_folder_that_a_tracker_left_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "left_by_a_tracker" / "run-1").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not tracker_names.is_installed(Known("x", "left_by_a_tracker", ()))
+    assert tracker_names.is_installed(Known("x", "json", ()))
+
+
 def test_doctor_tries_those_that_a_run_can_name() -> None:
     assert sorted(NAMES) == sorted(BY_NAME) == sorted(LOG_TABLE)
 
