@@ -61,7 +61,7 @@ class Slower(Rule):
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
-        self._usual_step, self._usual_distinct = Reference(), Reference()
+        self._usual_step, self._usual_distinct, self._usual_taught = Reference(), Reference(), Reference()
         self._paces = {name: _Pace() for name in _PHASES}
         self._streaks = {name: Streak() for name in _PHASES}
         self._all = Streak()
@@ -85,14 +85,18 @@ class Slower(Rule):
         return self._all_alike([slowdowns[name] for name in _PHASES if felt[name] > 0.05], line.step)
 
     def _work(self, line: Line) -> dict[str, float]:
-        """How much each phase has to do. Of sampling, the longest is waited for; equal completions are computed and
-        judged once, so where fewer are equal than there were, more is done."""
+        """How much each phase has to do. Of sampling, the longest is waited for. Equal completions are computed and
+        judged once, and groups without signal not trained on: where fewer are so than there were, more is done."""
         mean = line.number("completions/mean_length") or 0.0
         length = max((mean + (line.number("completions/max_length") or mean)) / 2, 1.0)
-        distinct = line.number("signals/distinct_share") or 1.0
-        self._usual_distinct.take(distinct)
-        more = max(1.0, distinct / (self._usual_distinct.value or distinct))
-        return {"generate": length, "reward_exposed": more, "logps": length * more, "update": length * more}
+        more = _more(self._usual_distinct, line.number("signals/distinct_share") or 1.0)
+        taught = _more(self._usual_taught, max(1.0 - (line.number("frac_reward_zero_std") or 0.0), 0.01))
+        return {
+            "generate": length,
+            "reward_exposed": more,
+            "logps": length * more * taught,
+            "update": length * more * taught,
+        }
 
     def _is_apart(self, name: str, slowdowns: Mapping[str, float], felt: Mapping[str, float]) -> bool:
         others = [slowdowns[other] for other in _PHASES if other not in (name, "programs") and felt[other] > 0.02]
@@ -121,6 +125,12 @@ class Slower(Rule):
             f"medians of 10, in {self._all.length} steps in a row",
             {"times": times},
         )
+
+
+def _more(usual: Reference, share: float) -> float:
+    """How many times as much a share is as its reference; 1 where it is less."""
+    usual.take(share)
+    return max(1.0, share / (usual.value or share))
 
 
 def _seconds(line: Line, name: str) -> float:
