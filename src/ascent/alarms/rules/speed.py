@@ -38,13 +38,16 @@ class _Pace:
         self.cost.take(seconds / work)
 
     @property
+    def for_the_same_work(self) -> float:
+        """How many times as long it takes for the same work."""
+        return self.cost.median / self.usual_cost.value if self.usual_cost.value else 1.0
+
+    @property
     def slowdown(self) -> float:
-        """How many times as long it takes for the same work. Where there is less work than there was, what doesn't
-        depend on it weighs more: then the seconds themselves count."""
-        usual_cost, usual_seconds = self.usual_cost.value, self.usual_seconds.value
-        if not usual_cost or not usual_seconds:
-            return 1.0
-        return min(self.cost.median / usual_cost, self.seconds.median / usual_seconds)
+        """The same; where there is less work than there was, what doesn't depend on it weighs more, and the seconds
+        themselves count."""
+        whole = self.seconds.median / self.usual_seconds.value if self.usual_seconds.value else 1.0
+        return min(self.for_the_same_work, whole)
 
 
 class Slower(Rule):
@@ -77,7 +80,7 @@ class Slower(Rule):
             return None
         slowdowns = {name: pace.slowdown for name, pace in self._paces.items()}
         felt = {name: pace.seconds.median / usual for name, pace in self._paces.items()}
-        apart = {name: self._is_apart(name, slowdowns, felt) for name in _PHASES}
+        apart = {name: self._is_apart(name, felt) for name in _PHASES}
         lengths = {name: self._streaks[name].take(apart[name], line.step) for name in _PHASES}
         worst = max(_PHASES, key=lambda name: (lengths[name] >= self.STEPS, slowdowns[name]))
         if lengths[worst] >= self.STEPS:
@@ -98,10 +101,11 @@ class Slower(Rule):
             "update": length * more * taught,
         }
 
-    def _is_apart(self, name: str, slowdowns: Mapping[str, float], felt: Mapping[str, float]) -> bool:
-        others = [slowdowns[other] for other in _PHASES if other not in (name, "programs") and felt[other] > 0.02]
-        alike = max(1.0, statistics.median(others)) if others else 1.0
-        return slowdowns[name] > max(self.TIMES, self.THAN_OTHERS * alike) and felt[name] >= self.FELT
+    def _is_apart(self, name: str, felt: Mapping[str, float]) -> bool:
+        others = [other for other in _PHASES if other not in (name, "programs") and felt[other] > 0.02]
+        alike = statistics.median([self._paces[other].for_the_same_work for other in others] or [1.0])
+        least = max(self.TIMES, self.THAN_OTHERS * alike)
+        return self._paces[name].slowdown > least and felt[name] >= self.FELT
 
     def _told(self, name: str, slowdown: float, felt: float, line: Line) -> Firing:
         sleeping = line.share("signals/marker/sleeps") or 0.0
