@@ -342,7 +342,7 @@ def _metrics(shape: Shape, step: int, rows: Sequence[dict[str, Any]], draws: np.
             "latency_p95": 0.9 * slow,
             "time_to_first_token": 0.0,
         },
-        "device": {"memory_used": 2.1e9, "memory_peak": 2.6e9, "memory_total": 24e9},
+        "device": {"used_bytes": 2.1e9, "peak_bytes": 2.6e9, "total_bytes": 24e9},
     }
 
 
