@@ -23,6 +23,8 @@ VERBS = (
     "train",
     "serve",
     "generate",
+    "evaluate",
+    "tasks",
     "export",
     "report",
     "alarms",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from ascent.models.adapters import is_adapter
 from ascent.report.curve_svg import curve_svg
+from ascent.report.pass_rates import rate
 from ascent.report.results import Change, HeldOutTask, Results, mean, read_results
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # a character of a column, by how many eighths of it are filled
@@ -100,11 +100,8 @@ def _row(before: Sequence[HeldOutTask], after: Sequence[HeldOutTask]) -> tuple[s
 
 
 def _interval(tasks: Sequence[HeldOutTask], kind: str) -> str:
-    """Wilson's 95 % interval of a rate, each task taken as one trial (samples of one task are alike)."""
-    rate, n, z = mean(getattr(task, kind) for task in tasks), len(tasks), 1.96
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return f"{100 * (centre - half):.0f} to {centre + half:.0%}"
+    found = rate([getattr(task, kind) for task in tasks])
+    return f"{100 * found.low:.0f} to {found.high:.0%}"
 
 
 def _examples(results: Results) -> Group:

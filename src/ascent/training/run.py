@@ -15,7 +15,7 @@ from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
-from ascent.models.folder import load_tokenizer, model_folder
+from ascent.models.folder import load_tokenizer, longest_context, model_folder
 from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
 from ascent.rewards.base import RewardFunction, RewardInputs
@@ -26,7 +26,6 @@ from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.weights.adapters import refuse_head_adapter
 from ascent.sandbox import Sandbox
-from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
@@ -38,6 +37,7 @@ from ascent.training.engines.settings import from_config
 from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
+from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.origin import record_origin
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
@@ -48,7 +48,6 @@ from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
 from ascent.training.records.report_file import write_report
 from ascent.training.trainer import GRPOTrainer
-from ascent.types import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def train(
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
-    context = _context(folder, config)
+    context = longest_context(folder, trust_remote_code=config.model.trust_remote_code)
     tasks = run_tasks(
         config.tasks,
         tokenizer,
@@ -95,7 +94,7 @@ def train(
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with contextlib.ExitStack() as stack:
-        sandbox = stack.enter_context(_open_sandbox(config))
+        sandbox = stack.enter_context(open_sandbox(config.sandbox))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
@@ -298,38 +297,15 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-def _open_sandbox(config: RunConfig) -> Sandbox:
-    settings = config.sandbox
-    try:
-        return Sandbox(
-            slots=settings.slots,
-            limits=settings.limits(),
-            require=settings.require,
-            packages=settings.packages,
-            allow_in_process=settings.allow_in_process,
-        )
-    except SandboxError as error:
-        raise InputError(f"sandbox: {error}") from error
-
-
 def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
     """The tasks whose tests this sandbox can run; the others are left out and told."""
-    refused: list[str] = []
-
-    def keep(task: Task) -> bool:
-        try:
-            sandbox.check(task.language, task.tests, task.prelude)
-        except SandboxError as error:
-            refused.append(f"{task.id}: {error}")
-            return False
-        return True
-
-    kept = replace(tasks, train=tuple(filter(keep, tasks.train)), held_out=tuple(filter(keep, tasks.held_out)))
+    (train, not_train), (held_out, not_held_out) = (judgeable(each, sandbox) for each in (tasks.train, tasks.held_out))
+    refused = not_train + not_held_out
     if refused:
         say(f"note: {len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")
-    if not kept.train:
+    if not train:
         raise InputError(f"no training task is left whose tests can be run; {refused[0]}")
-    return kept
+    return replace(tasks, train=train, held_out=held_out)
 
 
 @contextlib.contextmanager
@@ -357,17 +333,6 @@ def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | Non
     args.distributed_state.wait_for_everyone()
     say(f"resuming after step {state.step}" if state else "no complete checkpoint: starting anew")
     return checkpoint
-
-
-def _context(folder: Path, config: RunConfig) -> int:
-    """The model's own limit of prompt and completion, in tokens."""
-    from transformers import AutoConfig
-
-    try:
-        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=config.model.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder}: its config.json can't be used: {error}") from error
-    return int(loaded.get_text_config().max_position_embeddings)
 
 
 def _speaker(args: GRPOConfig) -> Any:
