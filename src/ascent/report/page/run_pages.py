@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.report.page.charts import Chart, performance_charts, training_charts, translated, unrecorded
-from ascent.report.page.held_out import FamilyRow, family_rows, task_changes
+from ascent.report.page.held_out import FamilyRow, family_rows, paired_change, pass_at_k, task_changes
 from ascent.report.page.rollout_filter import Filter
 from ascent.report.page.rollout_queries import Rollouts
 from ascent.report.page.run_alarms import Judgement
@@ -87,9 +87,10 @@ def evaluation(run: OpenRun) -> dict[str, Any]:
     return {
         "families": family_rows(state),
         "changes": changes,
+        "paired": paired_change(changes),
         "lost": sum(change.gain < 0 for change in changes),
         "gained": sum(change.gain > 0 for change in changes),
-        "evaluations": state.evaluations,
+        "evaluations": [(line, pass_at_k(line)) for line in state.evaluations],
     }
 
 
@@ -128,7 +129,7 @@ def _held_out_tile(families: Sequence[FamilyRow]) -> list[Tile]:
     before, after = families[0].greedy
     now = after or before
     then = before if after else None
-    return [Tile("held out, greedy", now.rate if now else None, then.rate if then else None, "percent")]
+    return [Tile("held out, greedy", now.mean if now else None, then.mean if then else None, "percent")]
 
 
 def _left(state: RunState) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.report.page.charts import compared, performance_charts, training_charts, translated
-from ascent.report.page.held_out import family_rows
+from ascent.report.page.held_out import family_rows, paired_runs
 from ascent.report.page.run_alarms import Judgement
 from ascent.report.page.run_files import RunState
 from ascent.report.page.run_library import NoSuchRunError, RunLibrary
@@ -40,12 +40,18 @@ def compare_page(library: RunLibrary, names: Sequence[str], say: Texts) -> dict[
     for name in dict.fromkeys(names):
         if len(chosen) < MOST_COMPARED:
             chosen[name] = library.open(name).state
+    first = next(iter(chosen.values()), None)
     charts = compared({name: [*training_charts(state), *performance_charts(state)] for name, state in chosen.items()})
     shown = [translated(chart, lambda text: text if text in chosen else say(text)) for chart in charts]
     return {
         "states": chosen,
         "tiles": {name: {tile.name: tile for tile in tiles(state)} for name, state in chosen.items()},
         "families": {name: family_rows(state)[:1] for name, state in chosen.items()},
+        "paired": {
+            name: paired_runs(first, state)
+            for name, state in chosen.items()
+            if first is not None and state is not first
+        },
         "settings": _differences(chosen),
         "charts": shown,
         "chart_data": {"charts": [chart.to_json() for chart in shown], "marks": []},
