@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -15,8 +16,11 @@ pytest.importorskip("plotly")
 from starlette.testclient import TestClient
 from tests.report.synthetic_run import HIDDEN, Shape, make_run
 
+from ascent.alarms.over_run import judge_run
 from ascent.report.page.app import build_app
 from ascent.report.page.run_library import RunLibrary, library
+from ascent.tracking.packing import pack
+from ascent.tracking.rollouts import read_rollouts
 
 SHAPE = Shape(steps=40, prompts=4, completions=8, tasks=12, hollow_from=10, slow_step=30, stale_from=20)
 Get = Callable[..., str]
@@ -64,8 +68,6 @@ ROLLOUTS = "/runs/a%20run/rollouts"
 
 
 def test_filters_count_what_the_files_hold(runs: RunLibrary, get: Get) -> None:
-    from ascent.tracking.rollouts import read_rollouts
-
     kept = read_rollouts(runs.paths()["a run"] / "rollouts")
     hollow = [row for row in kept if row["audit_outcomes"] and row["audit_outcomes"].count("passed") < HIDDEN / 2]
     solved = [row for row in kept if row["audit_outcomes"] and row["audit_outcomes"].count("passed") == HIDDEN]
@@ -249,19 +251,21 @@ def test_new_generations_come_in_and_resumes_take_away(tmp_path: Path) -> None:
     opened.drop_index()
 
 
-def test_packed_and_unpacked_show_the_same(tmp_path: Path, get: Get) -> None:
-    from ascent.tracking.packing import pack
-
-    make_run(tmp_path / "run", Shape(steps=6, prompts=2))
+def test_packed_and_unpacked_show_the_same(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", Shape(steps=70, prompts=6, hollow_from=5))
     opened = library(tmp_path / "run").open("run")
     index = opened.rollouts.index
     index.refresh()
     question = "SELECT * EXCLUDE (file, row) FROM completions ORDER BY sample_id"
     before = index.rows(question)
     texts = opened.rollouts.with_texts(index.rows("SELECT * FROM completions ORDER BY sample_id"))
+    alarms = judge_run(tmp_path / "run").alarms
     pack(tmp_path / "run")
+    judged = judge_run(tmp_path / "run").alarms
+    assert [replace(alarm, evidence=()) for alarm in judged] == [replace(alarm, evidence=()) for alarm in alarms]
+    assert len(judged[0].evidence) == len(alarms[0].evidence) > 0
     index.refresh()
-    assert [file.file.name for file in index.files.values()] == ["packed-000000-000005.parquet"]
+    assert [file.file.name for file in index.files.values()] == ["packed-000000-000069.parquet"]
     assert index.rows(question) == before
     after = opened.rollouts.with_texts(index.rows("SELECT * FROM completions ORDER BY sample_id"))
     assert [row["program"] for row in after] == [row["program"] for row in texts]
