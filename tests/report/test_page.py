@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -279,3 +280,44 @@ def test_a_single_run_is_a_library_too(runs: RunLibrary) -> None:
     with TestClient(build_app(single, "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}) as client:
         assert client.get("/runs/other/").status_code == 200
         assert client.get(f"/runs/{quote('a run')}/").status_code == 404
+
+
+def test_a_folder_of_ascent_evaluate_opens_too(tmp_path: Path) -> None:
+    """No step, no metrics: completions of one evaluation, its line, and its tasks."""
+    made = make_run(tmp_path / "evaluated", Shape(steps=1, prompts=2))
+    for name in ("metrics.jsonl", "alarms.jsonl", "model"):
+        path = made / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    line = {
+        "evaluation": 0,
+        "name": "evaluate",
+        "step": 9,
+        "greedy": 0.5,
+        "sampled": 0.25,
+        "pass@1": 0.25,
+        "pass@5": 0.75,
+    }
+    line |= {"completions": 16, "seconds": 2.0, "results": {"a": {"greedy": 1.0, "sampled": 0.5, "samples": 2}}}
+    (made / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    with TestClient(
+        build_app(library(made), "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}
+    ) as client:
+        assert "An evaluation without a training." in client.get("/runs/evaluated/").text
+        shown = " ".join(re.sub(r"<[^>]+>", " ", client.get("/runs/evaluated/evaluation").text).split())
+        assert "pass@1 25.0 % pass@5 75.0 %" in shown
+        for page in ("rollouts", "tasks", "performance", "step?number=1"):
+            assert client.get(f"/runs/evaluated/{page}").status_code == 200
+
+
+def test_runs_are_compared_by_the_tasks_that_both_evaluated(tmp_path: Path) -> None:
+    for name, rate in (("low", 0.25), ("high", 0.75)):
+        made = make_run(tmp_path / name, Shape(steps=2, prompts=1))
+        results = {f"t{place}": {"greedy": 1.0, "sampled": rate, "samples": 4} for place in range(40)}
+        line = {"evaluation": 2, "name": "after", "step": 2, "results": {**results, f"of {name}": {"sampled": 1.0}}}
+        with open(made / "evaluations.jsonl", "a") as file:
+            file.write(json.dumps(line) + "\n")
+    with TestClient(
+        build_app(library(tmp_path), "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}
+    ) as client:
+        page = " ".join(re.sub(r"<[^>]+>", " ", client.get("/compare?run=low&run=high").text).split())
+    assert re.search(r"against the first – \+50 \+\d+ … \+\d+ points, p [\d.e-]+ 40 tasks", page)

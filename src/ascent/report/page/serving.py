@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -33,7 +34,8 @@ def serve(root: Path, *, port: int, language: str) -> None:
         print("this address holds the token that lets in; Ctrl+C ends the page", file=sys.stderr)
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            with contextlib.suppress(KeyboardInterrupt):  # that is how one ends it
+                uvicorn.Server(config).run(sockets=[listener])
         finally:
             runs.close()
 
