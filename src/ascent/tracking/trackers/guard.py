@@ -16,6 +16,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from ascent.tracking.rollouts import RolloutRecord
 from ascent.tracking.trackers.ids import keep_id
 from ascent.tracking.trackers.names import Known
+from ascent.tracking.trackers.places import keep_tables_beside
 from ascent.tracking.trackers.samples import LOG_TABLE, rows_of
 
 _GIVEN_UP_AFTER = 3  # failures in a row
@@ -55,6 +56,8 @@ class Guarded(TrainerCallback):
         try:
             if event == "on_log":
                 keywords["logs"] = {name: value for name, value in keywords["logs"].items() if value is not None}
+            if event == "on_train_begin" and state.is_world_process_zero and self.name == "mlflow":
+                keep_tables_beside(self.inner._ml_flow, self._beside.ids.parent)
             getattr(self.inner, event)(args, state, control, **keywords)
             if event == "on_train_begin" and state.is_world_process_zero:
                 keep_id(self._beside.ids, self.name, _NAMED[self.name](self.inner, args))
