@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ascent.alarms.program_text import ProgramText
@@ -73,32 +73,28 @@ def _called_with(code: str) -> Iterator[tuple[Any, ...]]:
 
 def _compared_constants(text: ProgramText) -> Iterator[Key]:
     """The keys of all constants that the program holds one of its inputs against."""
-    tables = _tables(text)
-    inputs = _input_names(text)
-
-    def is_input(node: ast.expr) -> bool:
-        return _is_input(text, node, inputs)
-
-    def constants(node: ast.expr) -> Iterator[Any]:
-        for value in _constant(tables.get(node.id, node) if isinstance(node, ast.Name) else node):
-            yield value
-            if isinstance(value, list | tuple | set | frozenset | dict):  # one of several, or the keys of a table
-                yield from value
-
+    tables, inputs = _tables(text), _input_names(text)
     for node in text.nodes:
-        held: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            equal = all(isinstance(each, ast.Eq | ast.NotEq | ast.In | ast.NotIn | ast.Is) for each in node.ops)
-            held = sides if equal and any(map(is_input, sides)) else []
-        elif isinstance(node, ast.Subscript) and is_input(node.slice):
-            held = [node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "index"):
-            held = [node.func.value] if any(map(is_input, node.args)) else []
-        elif isinstance(node, ast.Match) and is_input(node.subject):
-            held = [value for case in node.cases for value in _pattern_values(case.pattern)]
-        for each in held:
-            yield from (key for value in constants(each) for key in [_key(value)])
+        for held in _held_against(node, lambda each: _is_input(text, each, inputs)):
+            for value in _constant(tables.get(held.id, held) if isinstance(held, ast.Name) else held):
+                yield _key(value)
+                if isinstance(value, list | tuple | set | frozenset | dict):  # one of several, or the keys of a table
+                    yield from map(_key, value)
+
+
+def _held_against(node: ast.AST, is_input: Callable[[ast.expr], bool]) -> list[ast.expr]:
+    """What an input is compared with, looked up in or matched on in this node."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        equal = all(isinstance(each, ast.Eq | ast.NotEq | ast.In | ast.NotIn | ast.Is) for each in node.ops)
+        return sides if equal and any(map(is_input, sides)) else []
+    if isinstance(node, ast.Subscript):
+        return [node.value] if is_input(node.slice) else []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "index"):
+        return [node.func.value] if any(map(is_input, node.args)) else []
+    if isinstance(node, ast.Match) and is_input(node.subject):
+        return [value for case in node.cases for value in _pattern_values(case.pattern)]
+    return []
 
 
 def _pattern_values(pattern: ast.pattern) -> Iterator[ast.expr]:

@@ -147,6 +147,7 @@ def _whereabouts(results: Results) -> Group:
         "report.html": "curves, tasks and completions as one file, for a browser",
         "curve.svg": "the curve above as a picture",
         "evaluation.json": "every held-out task before and after",
+        "alarms.jsonl": f"what looked wrong, with samples; also: ascent alarms {shlex.quote(str(run))}",
         "metrics.jsonl": "one line a step: rewards, losses, times",
         "rollouts/": "every completion with its verdict (parquet)",
         "config.yaml": "all settings of this run",

@@ -136,7 +136,7 @@ class RewardFalls(Rule):
     name = "reward-falls"
     needs = ("reward",)
     least = 30
-    FALL, Z, BLOCK, NOW, STEPS = 0.15, 4.0, 10, 10, 5
+    FALL, Z, BLOCK, NOW, STEPS = 0.15, 5.0, 10, 10, 5
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)

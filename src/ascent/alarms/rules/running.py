@@ -42,7 +42,7 @@ class Unjudged(Rule):
     name = "unjudged"
     needs = ("signals/unscored", "signals/completions")
     least = 3
-    SHARE, LEAST, GENERATIONS = 0.05, 5, 3
+    SHARE, LEAST, GENERATIONS = 0.05, 10, 3
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)

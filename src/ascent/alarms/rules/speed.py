@@ -38,13 +38,16 @@ class _Pace:
         self.cost.take(seconds / work)
 
     @property
+    def for_the_same_work(self) -> float:
+        """How many times as long it takes for the same work."""
+        return self.cost.median / self.usual_cost.value if self.usual_cost.value else 1.0
+
+    @property
     def slowdown(self) -> float:
-        """How many times as long it takes for the same work. Where there is less work than there was, what doesn't
-        depend on it weighs more: then the seconds themselves count."""
-        usual_cost, usual_seconds = self.usual_cost.value, self.usual_seconds.value
-        if not usual_cost or not usual_seconds:
-            return 1.0
-        return min(self.cost.median / usual_cost, self.seconds.median / usual_seconds)
+        """The same; where there is less work than there was, what doesn't depend on it weighs more, and the seconds
+        themselves count."""
+        whole = self.seconds.median / self.usual_seconds.value if self.usual_seconds.value else 1.0
+        return min(self.for_the_same_work, whole)
 
 
 class Slower(Rule):
@@ -61,7 +64,7 @@ class Slower(Rule):
 
     def __init__(self, facts: RunFacts) -> None:
         super().__init__(facts)
-        self._usual_step, self._usual_distinct = Reference(), Reference()
+        self._usual_step, self._usual_distinct, self._usual_taught = Reference(), Reference(), Reference()
         self._paces = {name: _Pace() for name in _PHASES}
         self._streaks = {name: Streak() for name in _PHASES}
         self._all = Streak()
@@ -77,7 +80,7 @@ class Slower(Rule):
             return None
         slowdowns = {name: pace.slowdown for name, pace in self._paces.items()}
         felt = {name: pace.seconds.median / usual for name, pace in self._paces.items()}
-        apart = {name: self._is_apart(name, slowdowns, felt) for name in _PHASES}
+        apart = {name: self._is_apart(name, felt) for name in _PHASES}
         lengths = {name: self._streaks[name].take(apart[name], line.step) for name in _PHASES}
         worst = max(_PHASES, key=lambda name: (lengths[name] >= self.STEPS, slowdowns[name]))
         if lengths[worst] >= self.STEPS:
@@ -85,19 +88,24 @@ class Slower(Rule):
         return self._all_alike([slowdowns[name] for name in _PHASES if felt[name] > 0.05], line.step)
 
     def _work(self, line: Line) -> dict[str, float]:
-        """How much each phase has to do. Of sampling, the longest is waited for; equal completions are computed and
-        judged once, so where fewer are equal than there were, more is done."""
+        """How much each phase has to do. Of sampling, the longest is waited for. Equal completions are computed and
+        judged once, and groups without signal not trained on: where fewer are so than there were, more is done."""
         mean = line.number("completions/mean_length") or 0.0
         length = max((mean + (line.number("completions/max_length") or mean)) / 2, 1.0)
-        distinct = line.number("signals/distinct_share") or 1.0
-        self._usual_distinct.take(distinct)
-        more = max(1.0, distinct / (self._usual_distinct.value or distinct))
-        return {"generate": length, "reward_exposed": more, "logps": length * more, "update": length * more}
+        more = _more(self._usual_distinct, line.number("signals/distinct_share") or 1.0)
+        taught = _more(self._usual_taught, max(1.0 - (line.number("frac_reward_zero_std") or 0.0), 0.01))
+        return {
+            "generate": length,
+            "reward_exposed": more,
+            "logps": length * more * taught,
+            "update": length * more * taught,
+        }
 
-    def _is_apart(self, name: str, slowdowns: Mapping[str, float], felt: Mapping[str, float]) -> bool:
-        others = [slowdowns[other] for other in _PHASES if other not in (name, "programs") and felt[other] > 0.02]
-        alike = max(1.0, statistics.median(others)) if others else 1.0
-        return slowdowns[name] > max(self.TIMES, self.THAN_OTHERS * alike) and felt[name] >= self.FELT
+    def _is_apart(self, name: str, felt: Mapping[str, float]) -> bool:
+        others = [other for other in _PHASES if other not in (name, "programs") and felt[other] > 0.02]
+        alike = statistics.median([self._paces[other].for_the_same_work for other in others] or [1.0])
+        least = max(self.TIMES, self.THAN_OTHERS * alike)
+        return self._paces[name].slowdown > least and felt[name] >= self.FELT
 
     def _told(self, name: str, slowdown: float, felt: float, line: Line) -> Firing:
         sleeping = line.share("signals/marker/sleeps") or 0.0
@@ -121,6 +129,12 @@ class Slower(Rule):
             f"medians of 10, in {self._all.length} steps in a row",
             {"times": times},
         )
+
+
+def _more(usual: Reference, share: float) -> float:
+    """How many times as much a share is as its reference; 1 where it is less."""
+    usual.take(share)
+    return max(1.0, share / (usual.value or share))
 
 
 def _seconds(line: Line, name: str) -> float:
