@@ -148,6 +148,8 @@ class RolloutIndex:
             with opened:
                 columns = [name for name in READ if name in indexed.columns]
                 for group, row in enumerate(indexed.starts):
+                    if self._closed:
+                        return
                     piece = opened.read_row_group(group, columns=columns, use_threads=False)
                     tables.append(index_rows(piece, number, row))
         except READ_ERRORS as error:

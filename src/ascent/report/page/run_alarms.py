@@ -88,7 +88,7 @@ class RunAlarms:
                 self._evaluations += 1
             try:
                 self._found += self._fold.take(step)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 self._unread = f"step {step['step']}: {type(error).__name__}: {error}"[:200]
         self._steps = len(state.steps)
         return self._fold

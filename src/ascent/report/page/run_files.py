@@ -89,7 +89,10 @@ def number(value: Any) -> float | None:
     """A finite number, or None for everything else that may stand in a damaged or older file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON's whole numbers have no end
+        return None
 
 
 def whole(value: Any) -> int:
