@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -321,3 +323,26 @@ def test_runs_are_compared_by_the_tasks_that_both_evaluated(tmp_path: Path) -> N
     ) as client:
         page = " ".join(re.sub(r"<[^>]+>", " ", client.get("/compare?run=low&run=high").text).split())
     assert re.search(r"against the first – \+50 \+\d+ … \+\d+ points, p [\d.e-]+ 40 tasks", page)
+
+
+def test_the_state_of_a_run_is_told(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "run", Shape(steps=4, prompts=1, ended=False))
+    lines = [{**json.loads(line), "total_steps": 100} for line in (made / "metrics.jsonl").read_text().splitlines()]
+    (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def status() -> str:
+        return library(made).open("run").state.status
+
+    assert status() == "training"
+    os.utime(made / "metrics.jsonl", (time.time() - 1700, time.time() - 1700))
+    assert status() == "training", "half an hour may pass"
+    os.utime(made / "metrics.jsonl", (time.time() - 1900, time.time() - 1900))
+    assert status() == "stalled"
+    slow = [{**line, "times": {"step": 600.0}} for line in lines]
+    (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in slow))
+    os.utime(made / "metrics.jsonl", (time.time() - 1900, time.time() - 1900))
+    assert status() == "training", "six steps may pass"
+    (made / "failure-rank0.log").write_text("Traceback")
+    assert status() == "failed"
+    (made / "model").mkdir()
+    assert status() == "ended"
