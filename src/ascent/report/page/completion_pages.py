@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ascent.report.page.difference import DiffLine, difference
 from ascent.report.page.highlighting import coloured
-from ascent.report.page.rollout_filter import OUTCOMES, SORTS, Filter, whole_number
+from ascent.report.page.rollout_filter import FIELDS, OUTCOMES, SORTS, Filter, whole_number
 from ascent.report.page.rollout_queries import A_PAGE, Rollouts
 from ascent.report.page.run_files import RunState
 from ascent.report.page.run_library import OpenRun
@@ -90,6 +90,7 @@ def rollouts_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
         "page": page,
         "pages": max(1, -(-listing.total // A_PAGE)),
         "names": run.rollouts.names(),
+        "fields": list(FIELDS),
         "outcomes": list(OUTCOMES),
         "sorts": list(SORTS),
     }
