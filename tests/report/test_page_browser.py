@@ -29,6 +29,7 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 from tests.report.synthetic_run import Shape, generation, make_run, write_rows
 
+from ascent.report.page import rollout_index, run_library
 from ascent.report.page.app import build_app
 from ascent.report.page.export import export
 from ascent.report.page.run_library import library
@@ -268,8 +269,10 @@ def test_a_hostile_completion_stays_text(visit: Visit) -> None:
     assert visit.page.locator("main img, main script").count() == 0
 
 
-def test_the_page_keeps_up_with_the_run(visit: Visit, folder: Path) -> None:
+def test_the_page_keeps_up_with_the_run(visit: Visit, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `look` does every few seconds, when it is asked to: curves come by themselves, a list says that it could."""
+    monkeypatch.setattr(rollout_index, "_REST", 0.0)
+    monkeypatch.setattr(run_library, "_FRESH", 0.0)
     page = visit.page
 
     def train(step: int) -> None:
@@ -279,7 +282,6 @@ def test_the_page_keeps_up_with_the_run(visit: Visit, folder: Path) -> None:
         lines = (folder / "second" / "metrics.jsonl").read_text().splitlines()
         with open(folder / "second" / "metrics.jsonl", "a") as file:
             file.write(json.dumps({**json.loads(lines[-1]), "step": step}) + "\n")
-        time.sleep(2.2)  # an index looks at the folder every 2 s
 
     def last() -> int:
         return int(page.evaluate("document.querySelector('[data-chart=reward]').data[0].x.at(-1)"))
