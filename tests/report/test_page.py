@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from tests.report.synthetic_run import HIDDEN, Shape, make_run
 
 from ascent.alarms.over_run import judge_run
+from ascent.report.page import run_library, runs_pages
 from ascent.report.page.app import build_app
 from ascent.report.page.run_library import RunLibrary, library
 from ascent.tracking.packing import pack
@@ -346,3 +347,17 @@ def test_the_state_of_a_run_is_told(tmp_path: Path) -> None:
     assert status() == "failed"
     (made / "model").mkdir()
     assert status() == "ended"
+
+
+def test_a_folder_of_long_runs_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging takes a while: beyond so many steps the list shows the alarms that a run kept, and opening it judges."""
+    make_run(tmp_path / "run", Shape(steps=70, prompts=6, hollow_from=5))
+    with TestClient(
+        build_app(library(tmp_path), "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}
+    ) as client:
+        monkeypatch.setattr(runs_pages, "_MOST_JUDGED", 0)
+        assert "1 critical" in client.get("/").text
+        (tmp_path / "run" / "alarms.jsonl").unlink()
+        monkeypatch.setattr(run_library, "_FRESH", 0.0)
+        assert "1 critical" not in client.get("/").text
+        assert "hollow-passes" in client.get("/runs/run/").text
