@@ -4,7 +4,7 @@
     python benchmarks/report.py --completions 20000 --layouts small packed
 
 Each layout is read by a process of its own. Run directories are made under --folder and kept, so that a second run
-measures at once. Completions have about 220 tokens and 600 characters.
+measures at once. Completions have about 190 tokens and 700 characters.
 """
 
 from __future__ import annotations

@@ -72,11 +72,11 @@ def make_run(path: Path, shape: Shape = Shape(), *, extra: Sequence[dict[str, An
 
 
 def make_packed(path: Path, shape: Shape, *, small: bool = False) -> Path:
-    """A large run's rollouts and little else: packed into one file, or as small ones. Texts repeat from generation to
-    generation, as those of a trained policy do."""
+    """A large run's rollouts and little else: packed into one file, or as small ones. Completions explain their program
+    in some 500 characters of words drawn at random; 40 generations are drawn, and come again and again."""
     (path / "rollouts").mkdir(parents=True)
     draws = np.random.default_rng(shape.seed)
-    kept = [table_of(generation(shape, step, draws, path.name)) for step in range(1, min(40, shape.steps) + 1)]
+    kept = [_explained(generation(shape, step, draws, path.name), draws) for step in range(1, min(40, shape.steps) + 1)]
     name = packed_name(0, shape.steps - 1)
     waiting: list[pa.Table] = []
     with pq.ParquetWriter(path / "rollouts" / name, kept[0].schema, compression="zstd", use_dictionary=False) as writer:
@@ -342,7 +342,7 @@ def _metrics(shape: Shape, step: int, rows: Sequence[dict[str, Any]], draws: np.
             "latency_p95": 0.9 * slow,
             "time_to_first_token": 0.0,
         },
-        "device": {"memory_used": 2.1e9, "memory_peak": 2.6e9, "memory_total": 24e9},
+        "device": {"used_bytes": 2.1e9, "peak_bytes": 2.6e9, "total_bytes": 24e9},
     }
 
 
@@ -408,6 +408,15 @@ def _signal_groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _all_passed(outcomes: Sequence[str]) -> bool:
     return all(outcome == "passed" for outcome in outcomes)
+
+
+def _explained(rows: Sequence[dict[str, Any]], draws: np.random.Generator) -> pa.Table:
+    words = np.array(
+        [f"{head}{tail}" for head in "bdfglmnprst" for tail in ("an", "o", "eri", "ust", "ily", "ock", "ed")]
+    )
+    for row in rows:
+        row["completion"] = f"{' '.join(draws.choice(words, 110))}\n{row['completion']}"
+    return table_of(rows)
 
 
 def _at_step(table: pa.Table, step: int, run: str) -> pa.Table:

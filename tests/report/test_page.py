@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -15,8 +19,12 @@ pytest.importorskip("plotly")
 from starlette.testclient import TestClient
 from tests.report.synthetic_run import HIDDEN, Shape, make_run
 
+from ascent.alarms.over_run import judge_run
+from ascent.report.page import run_library, runs_pages
 from ascent.report.page.app import build_app
 from ascent.report.page.run_library import RunLibrary, library
+from ascent.tracking.packing import pack
+from ascent.tracking.rollouts import read_rollouts
 
 SHAPE = Shape(steps=40, prompts=4, completions=8, tasks=12, hollow_from=10, slow_step=30, stale_from=20)
 Get = Callable[..., str]
@@ -64,8 +72,6 @@ ROLLOUTS = "/runs/a%20run/rollouts"
 
 
 def test_filters_count_what_the_files_hold(runs: RunLibrary, get: Get) -> None:
-    from ascent.tracking.rollouts import read_rollouts
-
     kept = read_rollouts(runs.paths()["a run"] / "rollouts")
     hollow = [row for row in kept if row["audit_outcomes"] and row["audit_outcomes"].count("passed") < HIDDEN / 2]
     solved = [row for row in kept if row["audit_outcomes"] and row["audit_outcomes"].count("passed") == HIDDEN]
@@ -249,19 +255,21 @@ def test_new_generations_come_in_and_resumes_take_away(tmp_path: Path) -> None:
     opened.drop_index()
 
 
-def test_packed_and_unpacked_show_the_same(tmp_path: Path, get: Get) -> None:
-    from ascent.tracking.packing import pack
-
-    make_run(tmp_path / "run", Shape(steps=6, prompts=2))
+def test_packed_and_unpacked_show_the_same(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", Shape(steps=70, prompts=6, hollow_from=5))
     opened = library(tmp_path / "run").open("run")
     index = opened.rollouts.index
     index.refresh()
     question = "SELECT * EXCLUDE (file, row) FROM completions ORDER BY sample_id"
     before = index.rows(question)
     texts = opened.rollouts.with_texts(index.rows("SELECT * FROM completions ORDER BY sample_id"))
+    alarms = judge_run(tmp_path / "run").alarms
     pack(tmp_path / "run")
+    judged = judge_run(tmp_path / "run").alarms
+    assert [replace(alarm, evidence=()) for alarm in judged] == [replace(alarm, evidence=()) for alarm in alarms]
+    assert len(judged[0].evidence) == len(alarms[0].evidence) > 0
     index.refresh()
-    assert [file.file.name for file in index.files.values()] == ["packed-000000-000005.parquet"]
+    assert [file.file.name for file in index.files.values()] == ["packed-000000-000069.parquet"]
     assert index.rows(question) == before
     after = opened.rollouts.with_texts(index.rows("SELECT * FROM completions ORDER BY sample_id"))
     assert [row["program"] for row in after] == [row["program"] for row in texts]
@@ -275,3 +283,81 @@ def test_a_single_run_is_a_library_too(runs: RunLibrary) -> None:
     with TestClient(build_app(single, "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}) as client:
         assert client.get("/runs/other/").status_code == 200
         assert client.get(f"/runs/{quote('a run')}/").status_code == 404
+
+
+def test_a_folder_of_ascent_evaluate_opens_too(tmp_path: Path) -> None:
+    """No step, no metrics: completions of one evaluation, its line, and its tasks."""
+    made = make_run(tmp_path / "evaluated", Shape(steps=1, prompts=2))
+    for name in ("metrics.jsonl", "alarms.jsonl", "model"):
+        path = made / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    line = {
+        "evaluation": 0,
+        "name": "evaluate",
+        "step": 9,
+        "greedy": 0.5,
+        "sampled": 0.25,
+        "pass@1": 0.25,
+        "pass@5": 0.75,
+    }
+    line |= {"completions": 16, "seconds": 2.0, "results": {"a": {"greedy": 1.0, "sampled": 0.5, "samples": 2}}}
+    (made / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    with TestClient(
+        build_app(library(made), "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}
+    ) as client:
+        assert "An evaluation without a training." in client.get("/runs/evaluated/").text
+        shown = " ".join(re.sub(r"<[^>]+>", " ", client.get("/runs/evaluated/evaluation").text).split())
+        assert "pass@1 25.0 % pass@5 75.0 %" in shown
+        for page in ("rollouts", "tasks", "performance", "step?number=1"):
+            assert client.get(f"/runs/evaluated/{page}").status_code == 200
+
+
+def test_runs_are_compared_by_the_tasks_that_both_evaluated(tmp_path: Path) -> None:
+    for name, rate in (("low", 0.25), ("high", 0.75)):
+        made = make_run(tmp_path / name, Shape(steps=2, prompts=1))
+        results = {f"t{place}": {"greedy": 1.0, "sampled": rate, "samples": 4} for place in range(40)}
+        line = {"evaluation": 2, "name": "after", "step": 2, "results": {**results, f"of {name}": {"sampled": 1.0}}}
+        with open(made / "evaluations.jsonl", "a") as file:
+            file.write(json.dumps(line) + "\n")
+    with TestClient(
+        build_app(library(tmp_path), "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}
+    ) as client:
+        page = " ".join(re.sub(r"<[^>]+>", " ", client.get("/compare?run=low&run=high").text).split())
+    assert re.search(r"against the first – \+50 \+\d+ … \+\d+ points, p [\d.e-]+ 40 tasks", page)
+
+
+def test_the_state_of_a_run_is_told(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "run", Shape(steps=4, prompts=1, ended=False))
+    lines = [{**json.loads(line), "total_steps": 100} for line in (made / "metrics.jsonl").read_text().splitlines()]
+    (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def status() -> str:
+        return library(made).open("run").state.status
+
+    assert status() == "training"
+    os.utime(made / "metrics.jsonl", (time.time() - 1700, time.time() - 1700))
+    assert status() == "training", "half an hour may pass"
+    os.utime(made / "metrics.jsonl", (time.time() - 1900, time.time() - 1900))
+    assert status() == "stalled"
+    slow = [{**line, "times": {"step": 600.0}} for line in lines]
+    (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in slow))
+    os.utime(made / "metrics.jsonl", (time.time() - 1900, time.time() - 1900))
+    assert status() == "training", "six steps may pass"
+    (made / "failure-rank0.log").write_text("Traceback")
+    assert status() == "failed"
+    (made / "model").mkdir()
+    assert status() == "ended"
+
+
+def test_a_folder_of_long_runs_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging takes a while: beyond so many steps the list shows the alarms that a run kept, and opening it judges."""
+    make_run(tmp_path / "run", Shape(steps=70, prompts=6, hollow_from=5))
+    with TestClient(
+        build_app(library(tmp_path), "t"), base_url="http://127.0.0.1", cookies={"ascent_report": "t"}
+    ) as client:
+        monkeypatch.setattr(runs_pages, "_MOST_JUDGED", 0)
+        assert "1 critical" in client.get("/").text
+        (tmp_path / "run" / "alarms.jsonl").unlink()
+        monkeypatch.setattr(run_library, "_FRESH", 0.0)
+        assert "1 critical" not in client.get("/").text
+        assert "hollow-passes" in client.get("/runs/run/").text

@@ -6,10 +6,12 @@ import contextlib
 import html
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,10 +22,13 @@ from starlette.testclient import TestClient
 from tests.report.synthetic_run import Shape, generation, make_run, table_of, write_rows
 
 from ascent.errors import InputError
+from ascent.report.page import run_pages
 from ascent.report.page.app import build_app
 from ascent.report.page.export import export
 from ascent.report.page.growing_lines import GrowingLines
 from ascent.report.page.run_library import RunLibrary, library
+from ascent.report.page.security import POLICY
+from ascent.tracking.rollouts import schema
 
 SHAPE = Shape(steps=5, prompts=2, completions=4, hollow_from=2)
 PAGES = ("", "rollouts", "tasks", "performance", "evaluation", "step?number=3", "rollouts?q=return")
@@ -101,6 +106,58 @@ def test_other_files_that_are_not_what_a_run_writes(run: Path, content: str) -> 
     assert "run" in all_pages(run.parent)
 
 
+def test_lines_that_lack_what_others_have(run: Path) -> None:
+    huge = 10**400
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(
+            json.dumps({"step": 6, "reward": huge, "times": None, "generation": "x", "signals/groups": []}) + "\n"
+        )
+        file.write(json.dumps({"step": huge, "total_steps": huge}) + "\n")
+    with open(run / "evaluations.jsonl", "a") as file:
+        file.write('{"name": {"a": 1}}\n{"name": "x", "step": NaN, "greedy": "y", "results": [1], "pass@1": null}\n')
+    (run / "evaluation.json").write_text('{"after": {"results": [{"task_id": 1, "greedy": 1, "sampled": 7}]}}')
+    (run / "alarms.jsonl").write_text(
+        '{"name": 1, "level": [], "step": "z", "mend": {}, "evidence": [3, {"sample_id": []}]}\n'
+    )
+    tasks = ({"task_id": 4}, {"task_id": "linear/0001", "visible_tests": [1, {"cut": "x"}], "since_step": "y"})
+    (run / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    assert "run" in all_pages(run.parent)
+
+
+def test_rows_with_any_column_empty(run: Path) -> None:
+    """A file of the right schema in which row i lacks column i."""
+    rows = [row for step in range(1, 8) for row in generation(SHAPE, step, np.random.default_rng(step), "run")]
+    names = [name for name in schema().names if name != "sample_id"]
+    assert len(rows) > len(names)
+    empty = [{**row, "sample_id": f"empty/{name}", name: None} for name, row in zip(names, rows, strict=False)]
+    write_rows(run / "rollouts" / "000020-rank0.parquet", [*empty, {"sample_id": "empty/all"}])
+    with browsing(run.parent) as look:
+        assert f'data-total="{40 + len(names) + 1}"' in look("/runs/run/rollouts?of=all")
+        for name in [*names, "all"]:
+            page = look(f"/runs/run/completion?id=empty/{name}")
+            if name not in {"task_id", "group_id", "all"}:
+                for link in re.findall(r'href="(/runs/run/(?:group|task)\?[^"]*)"', page):
+                    look(link)
+        for page in PAGES:
+            look(f"/runs/run/{page}")
+    assert export(run, run / "report.html").completions == 40 + len(names) + 1
+
+
+def test_a_fault_of_the_page_is_told_with_the_same_headers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault <b>of the page</b>")
+
+    monkeypatch.setattr(run_pages, "tiles", fail)
+    app = build_app(library(run), "t")
+    with TestClient(
+        app, base_url="http://127.0.0.1", cookies={"ascent_report": "t"}, raise_server_exceptions=False
+    ) as client:
+        answer = client.get("/runs/run/")
+    assert answer.status_code == 500
+    assert "a fault &lt;b&gt;of the page" in answer.text
+    assert answer.headers["content-security-policy"] == POLICY
+
+
 def test_bytes_that_are_no_text(run: Path) -> None:
     for name in ("metrics.jsonl", "evaluation.json", "config.yaml", "tasks.jsonl", "alarms.jsonl"):
         (run / name).write_bytes(b"\xff\xfe\x80" * 50 + b"\n")
@@ -131,8 +188,6 @@ def test_other_schemas(run: Path) -> None:
         "reward",
         "outcomes",
     ]
-    import numpy as np
-
     rows = generation(SHAPE, 1, np.random.default_rng(5), "run")
     write_rows(rollouts / "000010-rank0.parquet", rows, older, version=1)
     write_rows(rollouts / "000011-rank0.parquet", rows, version=99)

@@ -15,7 +15,7 @@ from ascent.report.page.texts import language_of, texts_in
 PAGE = Path(charts.__file__).parent
 SPOKEN = re.compile(r"\b(?:_|say)\(\s*\"((?:[^\"\\]|\\.)*)\"")
 OUTCOMES = ["passed", "failed", "error", "timeout", "memory", "forbidden", "tampered", "not_run"]
-STATES = ["no step yet", "training", "silent", "failed", "ended", "critical", "warn", "info"]
+STATES = ["no step yet", "training", "silent", "evaluated", "failed", "ended", "critical", "warn", "info"]
 TILES = ["length, tokens", "a step", "tokens/s", "pass rate", "reward"]
 
 

@@ -193,7 +193,7 @@ def test_a_kill_while_it_is_cut_loses_nothing(tmp_path: Path, monkeypatch: pytes
             raise KeyboardInterrupt
         unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(packed_files.os, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
     monkeypatch.setattr(Path, "unlink", kept)
     with pytest.raises(KeyboardInterrupt):
         run_directory.discard_after(run, RunState(2, 2, 2))

@@ -104,6 +104,28 @@ def test_a_checkpoint_and_tasks_that_the_run_was_trained_on(
     assert "greedy" not in report.ours.rates((1,))
 
 
+def test_weights_are_found_wherever_a_run_puts_them(
+    trained: RunDirectory, tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    from ascent.training.evaluate.target import find_target
+    from ascent.training.export import export
+
+    export(trained.path, checkpoint=1, output=tmp_path / "away")
+    export(trained.path, checkpoint=1)
+    for path, name, of_run in (
+        (trained.path, "run-step2", True),
+        (trained.path / "model", "run-step2", True),
+        (trained.checkpoints / "checkpoint-1", "run-step1", True),
+        (trained.path / "exports" / "step-1", "run-step1", True),
+        (tmp_path / "away", "run-step1", False),
+        (tiny_policy(), tiny_policy().name, False),
+    ):
+        target = find_target(str(path))
+        assert target.name == name
+        assert (target.config is not None) == of_run
+        assert target.step == (0 if path == tiny_policy() else int(name[-1]))
+
+
 def test_what_was_judged_is_not_judged_again(
     trained: RunDirectory, task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

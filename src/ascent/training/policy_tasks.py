@@ -54,8 +54,8 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
             "Lower trainer.max_completion_length.",
         )
     lengths: dict[str, int] = {}
-    kept_train = _fitting(train, tokenizer, chat, room, lengths, notes, "training")
-    kept_held_out = _fitting(held_out, tokenizer, chat, room, lengths, notes, "held-out")
+    kept_train = _fitting(train, tokenizer, chat, room, lengths, notes, "training " if section.held_out else "")
+    kept_held_out = _fitting(held_out, tokenizer, chat, room, lengths, notes, "held-out ")
     kept_train = kept_train[: section.limit]
     kept_held_out = kept_held_out[:shown]
     if not kept_train:
@@ -102,7 +102,7 @@ def _fitting(
         else:
             too_long.append(task.id)
     if too_long:
-        notes.append(f"{len(too_long)} {kind} tasks left out: prompt over {room} tokens (first: {too_long[0]})")
+        notes.append(f"{len(too_long)} {kind}tasks left out: prompt over {room} tokens (first: {too_long[0]})")
     return kept
 
 

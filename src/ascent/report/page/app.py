@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from starlette.staticfiles import StaticFiles
 from ascent.report.page import completion_pages, run_pages, runs_pages
 from ascent.report.page.completion_pages import NotThereError
 from ascent.report.page.rendering import render
+from ascent.report.page.rollout_filter import whole_number
 from ascent.report.page.run_library import NoSuchRunError, OpenRun, RunLibrary
-from ascent.report.page.security import ReadOnly, SecurityHeaders, TokenGate
+from ascent.report.page.security import HEADERS, ReadOnly, SecurityHeaders, TokenGate
 from ascent.report.page.texts import LANGUAGES, Texts, texts_in
 from ascent.report.page.visible_text import visible
 
@@ -41,7 +43,7 @@ _RUN_PAGES: Mapping[str, tuple[str, _RunPage]] = {
     "": ("overview.html", lambda run, query, say: run_pages.overview(run, say)),
     "performance": ("performance.html", lambda run, query, say: run_pages.performance(run, say)),
     "evaluation": ("evaluation.html", lambda run, query, say: run_pages.evaluation(run)),
-    "step": ("step.html", lambda run, query, say: run_pages.step_page(run, _number(query.get("number")))),
+    "step": ("step.html", lambda run, query, say: run_pages.step_page(run, whole_number(query.get("number")) or 0)),
     "rollouts": ("rollouts.html", lambda run, query, say: completion_pages.rollouts_page(run, query)),
     "group": ("group.html", lambda run, query, say: completion_pages.group_page(run, query)),
     "completion": ("completion.html", lambda run, query, say: completion_pages.completion_page(run, query)),
@@ -99,13 +101,16 @@ class Pages:
         what = say("the run {name}", name=str(error)) if isinstance(error, NoSuchRunError) else str(error)
         progress = None
         if isinstance(error, NotThereError):
-            progress = self.library.open(request.path_params["run"]).rollouts.index.progress
+            with contextlib.suppress(NoSuchRunError):  # gone since
+                progress = self.library.open(request.path_params["run"]).rollouts.index.progress
         return self._page(request, "not_there.html", {"title": "", "what": what, "progress": progress}, 404)
 
     def failed(self, request: Request, error: Exception) -> Response:
         """A fault of the page itself; the terminal has its traceback."""
         what = f"{type(error).__name__}: {error}"[:500]
-        return self._page(request, "failed.html", {"title": "", "what": what}, 500)
+        answer = self._page(request, "failed.html", {"title": "", "what": what}, 500)
+        answer.headers.update(HEADERS)  # it is made outside of the middleware
+        return answer
 
     def _about(self, run: OpenRun, tab: str) -> dict[str, Any]:
         state = run.state
@@ -196,7 +201,3 @@ def _stamp(run: OpenRun) -> str:
 
 def _address(request: Request, query: list[tuple[str, str]]) -> str:
     return f"{request.url.path}?{'&'.join(f'{quote(name)}={quote(value)}' for name, value in query)}"
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -180,13 +180,13 @@ _PERFORMANCE = (
         "memory",
         "Device memory",
         (
-            _line("in use", "device", "memory_used", times=2**-30),
-            _line("peak", "device", "memory_peak", times=2**-30),
-            _line("in all", "device", "memory_total", times=2**-30),
+            _line("in use", "device", "used_bytes", times=2**-30),
+            _line("peak", "device", "peak_bytes", times=2**-30),
+            _line("in all", "device", "total_bytes", times=2**-30),
         ),
         "GiB",
     ),
-    _Plan("power", "Power", (_line("power", "device", "power"),), "W"),
+    _Plan("power", "Power", (_line("power", "device", "power_watts"),), "W"),
     _Plan("utilization", "Utilization", (_line("utilization", "device", "utilization", times=0.01),), "%"),
     _Plan(
         "staleness",

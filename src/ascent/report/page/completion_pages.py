@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ascent.report.page.difference import DiffLine, difference
 from ascent.report.page.highlighting import coloured
-from ascent.report.page.rollout_filter import OUTCOMES, SORTS, Filter
+from ascent.report.page.rollout_filter import FIELDS, OUTCOMES, SORTS, Filter, whole_number
 from ascent.report.page.rollout_queries import A_PAGE, Rollouts
 from ascent.report.page.run_files import RunState
 from ascent.report.page.run_library import OpenRun
@@ -59,7 +59,7 @@ class ShownCompletion:
     @property
     def staleness(self) -> int | None:
         """Optimizer steps that the sampling weights were behind; None in evaluations."""
-        if self.row["evaluation"] is not None or self.row["weight_version"] is None:
+        if self.row["evaluation"] is not None or self.row["weight_version"] is None or self.row["step"] is None:
             return None
         return self.row["step"] - 1 - self.row["weight_version"]
 
@@ -81,7 +81,7 @@ class Fold:
 def rollouts_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     """A page of the list that an address asks for."""
     wanted = Filter.from_query(query)
-    page = max(1, min(1_000_000, _whole(query.get("page")) or 1))
+    page = max(1, min(1_000_000, whole_number(query.get("page")) or 1))
     listing = run.rollouts.listing(wanted, (page - 1) * A_PAGE)
     return {
         "filter": wanted,
@@ -90,6 +90,7 @@ def rollouts_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
         "page": page,
         "pages": max(1, -(-listing.total // A_PAGE)),
         "names": run.rollouts.names(),
+        "fields": list(FIELDS),
         "outcomes": list(OUTCOMES),
         "sorts": list(SORTS),
     }
@@ -98,7 +99,7 @@ def rollouts_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
 def completion_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     """One completion, with the ones before and after it in the list it was opened from (or in its group)."""
     shown = shown_completion(run, query.get("id", ""))
-    at = _whole(query.get("at"))
+    at = whole_number(query.get("at"))
     wanted = Filter.from_query(query)
     if at is None:
         wanted, at = Filter(group=shown.row["group_id"], of="all", sort="oldest"), shown.row["place"] or 0
@@ -127,7 +128,7 @@ def from_row(run: OpenRun, row: dict[str, Any]) -> ShownCompletion:
     """A completion from its row with all texts. Raises NotThereError where its file can't be read."""
     if row.get("unreadable"):
         raise NotThereError(f"completion {row['sample_id']}: {row['unreadable']}")
-    task = task_at(run.state.tasks, row["task_id"], row["step"])
+    task = task_at(run.state.tasks, row["task_id"], row["step"] or 0)
     program, left_out = coloured(row["program"] or "", task.language if task else "python")
     tokens = shown_tokens(row, run.tokenizers.get())
     return ShownCompletion(
@@ -162,11 +163,11 @@ def group_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     by_program: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_program.setdefault(row["program"] or row["completion"] or "", []).append(row)
-    task = task_at(run.state.tasks, rows[0]["task_id"], rows[0]["step"])
+    task = task_at(run.state.tasks, rows[0]["task_id"], rows[0]["step"] or 0)
     language = task.language if task else "python"
     ordered = sorted(by_program.items(), key=lambda item: -(item[1][0]["reward"] or 0.0))
     programs = [program for program, _ in ordered]
-    chosen = [_whole(query.get(name)) for name in ("first", "second")]
+    chosen = [whole_number(query.get(name)) for name in ("first", "second")]
     lines: list[DiffLine] | None = None
     if all(place is not None and 1 <= place <= len(programs) for place in chosen):
         lines = difference(*(programs[(place or 1) - 1] for place in chosen))
@@ -190,7 +191,7 @@ def tasks_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
     kind, sort = query.get("kind", ""), query.get("sort", "")
     text = query.get("q", "")[:200]
     chosen = [row for row in rows if (not kind or row.kind == kind) and text.lower() in row.task_id.lower()]
-    page = max(1, _whole(query.get("page")) or 1)
+    page = max(1, whole_number(query.get("page")) or 1)
     chosen.sort(key=TASK_SORTS.get(sort, TASK_SORTS["lost"]))
     return {
         "rows": chosen[(page - 1) * A_PAGE : page * A_PAGE],
@@ -232,7 +233,7 @@ def task_page(run: OpenRun, query: Mapping[str, str]) -> dict[str, Any]:
 
 def _matrix(state: RunState, rows: Sequence[Mapping[str, Any]]) -> list[tuple[JudgedTest, list[str | None]]]:
     """Each test of a task with its outcome in every row."""
-    judged = [judged_tests(task_at(state.tasks, row["task_id"], row["step"]), row) for row in rows]
+    judged = [judged_tests(task_at(state.tasks, row["task_id"], row["step"] or 0), row) for row in rows]
     places = max(judged, key=len, default=[])
     return [
         (test, [tests[place].outcome if place < len(tests) else None for tests in judged])
@@ -248,7 +249,3 @@ def rows_of(history: Sequence[TaskRow], most: int) -> list[TaskRow]:
 def with_all_texts(rollouts: Rollouts, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with everything that a completion's page shows."""
     return rollouts.with_texts(rows, _ALL)
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ascent.report.page.run_files import RunState, number
-
-_Z = 1.96  # 95 %
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """A pass rate over tasks with its 95 % interval."""
-
-    rate: float
-    low: float
-    high: float
-    tasks: int
+from ascent.report.paired import Difference, difference
+from ascent.report.pass_rates import Rate, rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +35,6 @@ class TaskChange:
     def gain(self) -> float:
         """How much more of its completions pass, greedy and sampled together, from -2 to 2."""
         return self.greedy[1] - self.greedy[0] + self.sampled[1] - self.sampled[0]
-
-
-def wilson(rate: float, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a rate of `trials` (at least 1); each task is taken as one trial, as samples of one
-    task are alike."""
-    centre = (rate + _Z * _Z / (2 * trials)) / (1 + _Z * _Z / trials)
-    half = _Z / (1 + _Z * _Z / trials) * math.sqrt(rate * (1 - rate) / trials + _Z * _Z / (4 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def family_rows(run: RunState) -> list[FamilyRow]:
@@ -83,6 +64,41 @@ def task_changes(run: RunState) -> list[TaskChange]:
     return sorted(changes, key=lambda change: (change.gain, change.task_id))
 
 
+def paired_change(changes: Sequence[TaskChange]) -> dict[str, Difference]:
+    """How far the rates moved, task by task: "greedy" and "sampled"; empty without a task that was evaluated twice."""
+    if not changes:
+        return {}
+    return {
+        "greedy": difference([each.greedy[1] for each in changes], [each.greedy[0] for each in changes]),
+        "sampled": difference([each.sampled[1] for each in changes], [each.sampled[0] for each in changes]),
+    }
+
+
+def paired_runs(first: RunState, second: RunState) -> tuple[Difference, int] | None:
+    """The second run's last sampled rates minus the first one's, over the tasks that both evaluated last, and how many
+    these are; None where there is none."""
+    ours, theirs = _last_results(second), _last_results(first)
+    shared = sorted(ours.keys() & theirs.keys())
+    if not shared:
+        return None
+    return difference([ours[task] for task in shared], [theirs[task] for task in shared]), len(shared)
+
+
+def pass_at_k(line: Mapping[str, Any]) -> dict[str, float]:
+    """The figures `pass@1`, `pass@5`, ... in a line of evaluations.jsonl."""
+    return {name: value for name in line if name.startswith("pass@") and (value := number(line[name])) is not None}
+
+
+def _last_results(run: RunState) -> dict[str, float]:
+    """Sampled rates by task of the last evaluation whose line has them."""
+    for line in reversed(run.evaluations):
+        results = line.get("results")
+        if isinstance(results, Mapping):
+            rates = {task: number(of.get("sampled")) for task, of in results.items() if isinstance(of, Mapping)}
+            return {task: min(1.0, max(0.0, value)) for task, value in rates.items() if value is not None}
+    return {}
+
+
 def _family(name: str, halves: Sequence[Sequence[Mapping[str, Any]]]) -> FamilyRow:
     rows = [[row for row in half if name in {"", row["family"]}] for half in halves]
     return FamilyRow(
@@ -93,10 +109,7 @@ def _family(name: str, halves: Sequence[Sequence[Mapping[str, Any]]]) -> FamilyR
 
 
 def _rate(rows: Sequence[Mapping[str, Any]], kind: str) -> Rate | None:
-    if not rows:
-        return None
-    rate = sum(row[kind] for row in rows) / len(rows)
-    return Rate(rate, *wilson(min(1.0, max(0.0, rate)), len(rows)), len(rows))
+    return rate([row[kind] for row in rows]) if rows else None
 
 
 def _results(half: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -106,5 +119,6 @@ def _results(half: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         if not isinstance(row, dict) or number(row.get("greedy")) is None or number(row.get("sampled")) is None:
             continue
         texts = {key: str(row.get(key) or "") for key in ("task_id", "family", "prompt", "completion")}
-        rows.append({**texts, "greedy": float(row["greedy"]), "sampled": float(row["sampled"])})
+        rates = {kind: min(1.0, max(0.0, float(row[kind]))) for kind in ("greedy", "sampled")}
+        rows.append({**texts, **rates})
     return rows

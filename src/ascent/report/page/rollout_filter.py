@@ -104,8 +104,8 @@ class Filter:
             if value:
                 add(f"{column} = ?", value)
         for sign, value in ((">=", self.first), ("<=", self.last)):
-            if value.isascii() and value.isdigit() and len(value) < 10:
-                add(f"step {sign} ?", int(value))
+            if (step := whole_number(value)) is not None:
+                add(f"step {sign} ?", step)
         if self.outcome in OUTCOMES:
             add(OUTCOMES[self.outcome])
         if self.kept in _KEPT:
@@ -115,3 +115,8 @@ class Filter:
         if self.marker:
             add("contains(markers, ?)", f" {self.marker} ")
         return " AND ".join(parts) or "true", values
+
+
+def whole_number(text: str | None) -> int | None:
+    """The number that an address gives; None for anything but a few digits."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

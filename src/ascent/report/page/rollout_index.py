@@ -31,7 +31,7 @@ from ascent.report.page.run_files import Problem
 
 _AT_ONCE = 20_000  # rows that are put into the index in one go: each go costs milliseconds
 _REST = 2.0  # seconds between two looks at the folder
-_SETTINGS = {
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 2,  # a training is at work beside
     "memory_limit": "600MB",
     "autoinstall_known_extensions": False,  # nothing is fetched
@@ -148,6 +148,8 @@ class RolloutIndex:
             with opened:
                 columns = [name for name in READ if name in indexed.columns]
                 for group, row in enumerate(indexed.starts):
+                    if self._closed:
+                        return
                     piece = opened.read_row_group(group, columns=columns, use_threads=False)
                     tables.append(index_rows(piece, number, row))
         except READ_ERRORS as error:
@@ -170,6 +172,7 @@ class RolloutIndex:
                     cursor.register("batch", whole)
                     cursor.execute("INSERT INTO completions BY NAME SELECT * FROM batch")
                     cursor.unregister("batch")
+                pa.default_memory_pool().release_unused()
         except duckdb.Error as error:  # such as memory that is used up
             self._problems |= {each.file: why(error) for each in pending.files}
         else:

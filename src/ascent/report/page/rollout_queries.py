@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from ascent.report.page.rollout_index import RolloutIndex
 from ascent.report.page.text_search import Hits, search
 
 A_PAGE = 50
+_KEPT_SEARCHES = 4
 _NEAR = 200  # how far a completion may have moved in a list that grew since the link was made
 LIST_COLUMNS = ("program", "completion", "error")
 
@@ -39,6 +41,7 @@ class Rollouts:
 
     index: RolloutIndex
     _searches: dict[tuple[str, int], Hits] = field(default_factory=dict)
+    _searching: threading.Lock = field(default_factory=threading.Lock)
 
     def listing(self, wanted: Filter, first: int = 0, most: int = A_PAGE) -> Listing:
         """The completions that fit, from the `first` on."""
@@ -127,9 +130,10 @@ class Rollouts:
     def _hits(self, wanted: Filter) -> Hits | None:
         if not wanted.q:
             return None
-        key = wanted.address(sort=""), self.index.version
-        if key not in self._searches:
-            while len(self._searches) >= 4:
-                self._searches.pop(next(iter(self._searches)), None)
-            self._searches[key] = search(self.index, wanted)
-        return self._searches[key]
+        with self._searching:  # one at a time: a second one would only slow the first
+            key = wanted.address(sort=""), self.index.version
+            if key not in self._searches:
+                while len(self._searches) >= _KEPT_SEARCHES:
+                    self._searches.pop(next(iter(self._searches)))
+                self._searches[key] = search(self.index, wanted)
+            return self._searches[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,7 @@ class RunAlarms:
         not_judged = [(each.name, each.why) for each in fold.not_judged()]
         silent = {alarm.name for alarm in alarms} | {name for name, _ in not_judged}
         return Judgement(
-            sorted(alarms, key=lambda alarm: (LEVELS.index(alarm.level), -alarm.step)),
+            _sorted(alarms),
             [name for name in fold.names() if name not in silent],
             not_judged,
             self._unread,
@@ -88,10 +88,19 @@ class RunAlarms:
                 self._evaluations += 1
             try:
                 self._found += self._fold.take(step)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 self._unread = f"step {step['step']}: {type(error).__name__}: {error}"[:200]
         self._steps = len(state.steps)
         return self._fold
+
+
+def told_alarms(state: RunState) -> Judgement:
+    """The alarms that the run itself kept, without judging its lines anew."""
+    return Judgement(_sorted([_from_line(line) for line in state.alarms]))
+
+
+def _sorted(alarms: Iterable[ShownAlarm]) -> list[ShownAlarm]:
+    return sorted(alarms, key=lambda alarm: (LEVELS.index(alarm.level), -alarm.step))
 
 
 def _shown(alarm: Alarm, kept: Sequence[Mapping[str, Any]]) -> ShownAlarm:

@@ -17,7 +17,7 @@ import yaml
 from ascent.report.page.growing_lines import GrowingLines
 from ascent.report.page.shown_tasks import ShownTask, tasks_from_lines
 
-Status = Literal["empty", "training", "stalled", "failed", "ended"]
+Status = Literal["empty", "evaluated", "training", "stalled", "failed", "ended"]
 _STALLED_STEPS, _STALLED_SECONDS = 6, 1800.0
 Stamp = tuple[int, int, int, int]
 
@@ -74,8 +74,8 @@ class RunState:
             return "ended"
         if self.failures:
             return "failed"
-        if self.age is None:
-            return "empty"
+        if self.age is None:  # `ascent evaluate` leaves a folder without steps
+            return "evaluated" if self.evaluations else "empty"
         return "stalled" if self.age > max(_STALLED_STEPS * self.median_step, _STALLED_SECONDS) else "training"
 
     @property
@@ -89,7 +89,10 @@ def number(value: Any) -> float | None:
     """A finite number, or None for everything else that may stand in a damaged or older file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON's whole numbers have no end
+        return None
 
 
 def whole(value: Any) -> int:

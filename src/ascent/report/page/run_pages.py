@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.report.page.charts import Chart, performance_charts, training_charts, translated, unrecorded
-from ascent.report.page.held_out import FamilyRow, family_rows, task_changes
-from ascent.report.page.rollout_filter import Filter
+from ascent.report.page.held_out import FamilyRow, family_rows, paired_change, pass_at_k, task_changes
 from ascent.report.page.rollout_queries import Rollouts
 from ascent.report.page.run_alarms import Judgement
 from ascent.report.page.run_files import RunState, figure, number, whole
@@ -25,6 +24,20 @@ class Tile:
     now: float | None
     then: float | None = None
     kind: str = "number"  # or "percent", "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """A line of evaluations.jsonl; None for what it doesn't have."""
+
+    name: str
+    step: int
+    greedy: float | None
+    sampled: float | None
+    pass_rate: float | None
+    pass_at_k: Mapping[str, float]
+    completions: float | None
+    seconds: float | None
 
 
 def overview(run: OpenRun, say: Texts) -> dict[str, Any]:
@@ -87,9 +100,10 @@ def evaluation(run: OpenRun) -> dict[str, Any]:
     return {
         "families": family_rows(state),
         "changes": changes,
+        "paired": paired_change(changes),
         "lost": sum(change.gain < 0 for change in changes),
         "gained": sum(change.gain > 0 for change in changes),
-        "evaluations": state.evaluations,
+        "evaluations": [_evaluation(line) for line in state.evaluations],
     }
 
 
@@ -113,6 +127,19 @@ def chart_data(charts: Sequence[Chart], judgement: Judgement) -> dict[str, Any]:
     return {"charts": [chart.to_json() for chart in charts], "marks": marks}
 
 
+def _evaluation(line: Mapping[str, Any]) -> EvaluationRow:
+    return EvaluationRow(
+        name=str(line["name"]),
+        step=whole(line.get("step")),
+        greedy=number(line.get("greedy")),
+        sampled=number(line.get("sampled")),
+        pass_rate=number(line.get("eval_pass_rate")),
+        pass_at_k=pass_at_k(line),
+        completions=number(line.get("completions")),
+        seconds=number(line.get("seconds")),
+    )
+
+
 def _ends(steps: Sequence[Mapping[str, Any]], *path: str) -> tuple[float | None, float | None]:
     """Means of the last and of the first steps that have the figure, a tenth of them, at least one and at most ten."""
     values = [value for step in steps if (value := figure(step, *path)) is not None]
@@ -128,7 +155,7 @@ def _held_out_tile(families: Sequence[FamilyRow]) -> list[Tile]:
     before, after = families[0].greedy
     now = after or before
     then = before if after else None
-    return [Tile("held out, greedy", now.rate if now else None, then.rate if then else None, "percent")]
+    return [Tile("held out, greedy", now.mean if now else None, then.mean if then else None, "percent")]
 
 
 def _left(state: RunState) -> float | None:
@@ -149,8 +176,3 @@ def _slowest_completions(rollouts: Rollouts, generation: int) -> list[dict[str, 
 
 def _translated(charts: Sequence[Chart], say: Texts) -> list[Chart]:
     return [translated(chart, say) for chart in charts]
-
-
-def of_step(step: int) -> Filter:
-    """The completions of a step."""
-    return Filter(first=str(step), last=str(step))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 
@@ -28,12 +30,13 @@ def serve(root: Path, *, port: int, language: str) -> None:
         token = secrets.token_urlsafe(24)
         app = build_app(runs, token, language=language, cookie=f"ascent_report_{port}")
         os.nice(_NICE)
-        place = f"runs/{next(iter(runs.paths()))}/" if runs.single else ""
+        place = f"runs/{quote(next(iter(runs.paths())), safe='')}/" if runs.single else ""
         print(f"http://127.0.0.1:{port}/{place}?token={token}", flush=True)
         print("this address holds the token that lets in; Ctrl+C ends the page", file=sys.stderr)
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            with contextlib.suppress(KeyboardInterrupt):  # that is how one ends it
+                uvicorn.Server(config).run(sockets=[listener])
         finally:
             runs.close()
 

@@ -66,7 +66,7 @@ class TaskRow:
 
 def task_rows(index: RolloutIndex, task: str = "") -> list[TaskRow]:
     """Every task that was trained on and judged (or the one named), in no order."""
-    condition = "evaluation IS NULL AND solved IS NOT NULL"
+    condition = "evaluation IS NULL AND solved IS NOT NULL AND task_id IS NOT NULL AND step IS NOT NULL"
     values: Sequence[Any] = [task] if task else []
     if task:
         condition += " AND task_id = ?"

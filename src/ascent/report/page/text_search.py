@@ -19,7 +19,7 @@ from ascent.report.page.rollout_filter import Filter
 from ascent.report.page.rollout_index import RolloutIndex
 
 MOST_SECONDS = 8.0
-MOST_HITS = 200_000
+MOST_HITS = 2_000_000
 _THREADS = 2
 _GROUPS = 64  # row groups between two looks at the clock
 

@@ -88,7 +88,7 @@ def opened_folder(path: Path, settings: Mapping[str, Any], step: int) -> Iterato
     folder = EvaluationFolder(RunDirectory(path), step)
     with contextlib.ExitStack() as stack:
         try:
-            if path.exists() and not (path / SETTINGS_FILE).is_file() and any(path.iterdir()):
+            if path.exists() and not _is_ours(path):
                 raise InputError(f"{path} exists already, and is no evaluation", "Choose another folder with --out.")
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(path))
@@ -105,15 +105,27 @@ def _begin(folder: EvaluationFolder, settings: Mapping[str, Any]) -> None:
     file = folder.run.path / SETTINGS_FILE
     if file.is_file():
         _check_same(file, settings)
+    else:
+        write_json(file, settings)
     for each in (folder.run.rollouts, folder.partial):
         each.mkdir(exist_ok=True)
-    write_json(file, settings)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is an evaluation's folder, or empty but for what a kill leaves of one that was just begun."""
+    return (path / SETTINGS_FILE).is_file() or all(each.name == f".{SETTINGS_FILE}.tmp" for each in path.iterdir())
 
 
 def _tidy(folder: EvaluationFolder) -> None:
     """Without what an evaluation that judged nothing leaves."""
     if not folder.files():
-        shutil.rmtree(folder.run.path)
+        path = folder.run.path
+        for each in sorted(path.iterdir(), key=lambda each: each.name == SETTINGS_FILE):  # what says whose it is, last
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        path.rmdir()
     elif folder.whole.is_file() and folder.line is not None:
         shutil.rmtree(folder.partial, ignore_errors=True)
 

@@ -31,7 +31,7 @@ function layout(chart, marks) {
     barmode: "stack", bargap: 0.15, hovermode: "x unified", hoverlabel: { bgcolor: style("--paper"), font: { color: style("--ink") } },
     xaxis: { gridcolor: grid, zeroline: false, tickformat: "d", showspikes: true, spikemode: "across", spikethickness: 1, spikecolor: ink, spikedash: "dot" },
     yaxis: {
-      gridcolor: grid, zeroline: false, rangemode: "tozero", tickformat: chart.unit === "%" ? ".0%" : ",.3~r",
+      gridcolor: grid, zeroline: false, rangemode: "tozero", tickformat: chart.unit === "%" ? ".2~%" : ",.3~r",
     },
     shapes: marks.map((x) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: style("--bad"), width: 1, dash: "dot" } })),
   };
