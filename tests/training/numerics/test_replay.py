@@ -114,6 +114,7 @@ def test_a_step_repeats_with_its_loss_and_gradients(
     assert all(bool((logps <= 0).all()) for logps in again.logps.values())
 
 
+@pytest.mark.slow
 def test_the_command_says_that_weights_and_batch_give_it(
     tiny_policy: Policy, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
