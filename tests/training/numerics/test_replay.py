@@ -50,7 +50,11 @@ def test_the_passes_of_a_step_are_read_as_they_were_written(tiny_policy: Policy,
     from ascent.training.numerics.kept_step import load_passes, save_passes
     from ascent.training.numerics.passes import Pass
 
-    rows = {"completion_ids": torch.arange(6).reshape(2, 3), "advantages": torch.tensor([math.nan, 1.0]), "x": None}
+    rows: dict[str, Any] = {
+        "completion_ids": torch.arange(6).reshape(2, 3),
+        "advantages": torch.tensor([math.nan, 1.0]),
+        "x": None,
+    }
     before = [
         Pass(SubBatch(rows, 0.25), None, devices.random_state()),
         Pass(SubBatch({**rows, "number": 3}, 0.0, filling=True), None, devices.random_state()),
