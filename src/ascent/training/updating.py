@@ -102,6 +102,7 @@ class Updating(TRLTrainer):
             self._step_ended(None)
             raise
         if self.accelerator.sync_gradients and not self._plain:
+            self._numerics.passes.complete()
             self._step_ended(self._corrected())
             self._algorithm.adjust_gradients(model)
         self._step_metrics.add_loss(loss)

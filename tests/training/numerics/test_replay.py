@@ -56,8 +56,8 @@ def test_the_passes_of_a_step_are_read_as_they_were_written(tiny_policy: Policy,
         "x": None,
     }
     before = [
-        Pass(SubBatch(rows, 0.25), None, devices.random_state()),
-        Pass(SubBatch({**rows, "number": 3}, 0.0, filling=True), None, devices.random_state()),
+        Pass(SubBatch(rows, 0.25), None, devices.randomness()),
+        Pass(SubBatch({**rows, "number": 3}, 0.0, filling=True), None, devices.randomness()),
     ]
     save_passes(tmp_path / "rank0.safetensors", before)
     drawn = torch.rand(3)
@@ -68,7 +68,7 @@ def test_the_passes_of_a_step_are_read_as_they_were_written(tiny_policy: Policy,
     assert after[0].rows["x"] is None
     assert torch.equal(after[0].rows["completion_ids"], rows["completion_ids"])
     assert after[0].rows["advantages"].isnan().tolist() == [True, False]
-    devices.set_random_state(after[0].random)
+    after[0].random.restore()
     assert torch.equal(torch.rand(3), drawn)
     (tmp_path / "rank0.safetensors").write_bytes(b"cut short")
     with pytest.raises(InputError, match="is not what a run writes"):

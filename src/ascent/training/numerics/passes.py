@@ -29,7 +29,7 @@ class Pass:
 
     rows: Mapping[str, Any]
     items: Any
-    random: Mapping[str, Any]
+    random: devices.Randomness
 
     @property
     def weight(self) -> float:
@@ -42,16 +42,20 @@ class StepPasses:
 
     def __init__(self) -> None:
         self.all: list[Pass] = []
-        self._repeating = False
+        self._complete = False
 
     def note(self, rows: Mapping[str, Any], items: Any) -> None:
-        """A pass begins, unless it is without gradients, or a repetition."""
-        if torch.is_grad_enabled() and not self._repeating:
-            self.all.append(Pass(rows, items, devices.random_state()))
+        """A pass begins, unless it is without gradients, or the step has all of its own."""
+        if torch.is_grad_enabled() and not self._complete:
+            self.all.append(Pass(rows, items, devices.randomness()))
+
+    def complete(self) -> None:
+        """The step has made all its passes: what is computed until it ends is a repetition."""
+        self._complete = True
 
     def forget(self) -> None:
         """No pass has been made."""
-        self.all = []
+        self.all, self._complete = [], False
 
     @contextlib.contextmanager
     def repeating(self, trainer: Any) -> Iterator[None]:
@@ -61,14 +65,13 @@ class StepPasses:
         synchronised, metrics = state.sync_gradients, trainer._metrics["train"]
         controller = {name: getattr(trainer, name) for name in _CONTROLLER if hasattr(trainer, name)}
         trainer._metrics["train"] = defaultdict(list)
-        self._repeating = True
+        self._complete = True
         state._set_sync_gradients(False)  # TRL's loss takes it for the end of an optimizer step
         try:
             with devices.unchanged_random_state(), ragged(trainer.accelerator):
                 yield
         finally:
             state._set_sync_gradients(synchronised)
-            self._repeating = False
             trainer._metrics["train"] = metrics
             for name, value in controller.items():
                 setattr(trainer, name, value)
@@ -80,6 +83,6 @@ class StepPasses:
 def repeat(trainer: Any, model: Any, each: Pass) -> torch.Tensor:
     """Make a pass once more, inside `repeating`: its gradients are added to those that are there, reduced over ranks.
     Returns its loss, a scalar. Collective over all ranks, which make as many passes."""
-    devices.set_random_state(each.random)
+    each.random.restore()
     rows = each.rows if isinstance(each.rows, SubBatch) else SubBatch(dict(each.rows), 1.0)
     return Trainer.training_step(trainer, model, rows, each.items)
