@@ -135,7 +135,7 @@ def _trainer(args: argparse.Namespace, folder: Path) -> Any:
         save_strategy="no",
         gradient_checkpointing=False,
         disable_tqdm=True,
-        logging_steps=1,
+        logging_strategy="no",
     )
     rows = [{"prompt": f"def f{number}(a):"} for number in range(64)]
     return GRPOTrainer(

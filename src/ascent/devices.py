@@ -251,38 +251,39 @@ def _process_memory() -> DeviceUse:
 # ---- random numbers -----------------------------------------------------------------------------------------------
 
 
-def random_state() -> dict[str, Any]:
-    """Where Python, numpy, torch and the current device stand in their random numbers, for `set_random_state`."""
-    import numpy as np
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """What torch draws next, on the host and on the current device (None: there is no other)."""
+
+    host: Any
+    device: Any
+
+    def restore(self) -> None:
+        """It is drawn next again."""
+        import torch
+
+        torch.set_rng_state(self.host)
+        if self.device is not None and (accelerator := module(kind())) is not None:
+            accelerator.set_rng_state(self.device)
+
+
+def randomness() -> Randomness:
+    """What torch draws next."""
     import torch
 
     accelerator = module(kind())
-    return {
-        "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(),
-        "python": random.getstate(),
-        "device": None if accelerator is None else accelerator.get_rng_state(),
-    }
-
-
-def set_random_state(state: Mapping[str, Any]) -> None:
-    """Go on from there. A state that was kept without a device's, or for another kind of device, leaves it as it is."""
-    import numpy as np
-    import torch
-
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
-    accelerator = module(kind())
-    if accelerator is not None and state["device"] is not None:
-        accelerator.set_rng_state(state["device"])
+    return Randomness(torch.get_rng_state(), None if accelerator is None else accelerator.get_rng_state())
 
 
 @contextlib.contextmanager
 def unchanged_random_state() -> Iterator[None]:
     """Afterwards Python, numpy, torch and the current device draw what they would have drawn without the inside."""
-    before = random_state()
+    import numpy as np
+
+    torch_state, numpy_state, python_state = randomness(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        set_random_state(before)
+        torch_state.restore()
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -39,7 +39,7 @@ def in_gradient(trainer: Any, module: str, steps: Collection[int], value: float)
 def once(trainer: Any, module: str, step: int) -> Iterator[None]:
     """NaN in that module's output, in the first training pass of the step and never again: what a repetition does not
     show."""
-    done = []
+    done: list[int] = []
 
     def spoil(_: Any, __: Any, output: Any) -> Any:
         if trainer.state.global_step + 1 == step and torch.is_grad_enabled() and not done:

@@ -27,10 +27,11 @@ def test_a_run_ends_in_words_and_goes_on(
     import torch
 
     from ascent.training import run as runs
+    from ascent.training.trainer import GRPOTrainer
 
     spoilt = True
 
-    class Spoilt(runs.GRPOTrainer):
+    class Spoilt(GRPOTrainer):
         """NaN in a layer of every training pass from the second step on."""
 
         def __init__(self, *positional: Any, **keywords: Any) -> None:

@@ -32,7 +32,7 @@ class Pass:
 
     rows: Rows
     items: Any
-    random: dict[str, Any]
+    random: devices.Randomness
     logps_BC: Tensor | None = None
 
     @property
@@ -55,7 +55,7 @@ class StepPasses:
             return
         if not self.all:
             self._controller = _controller_of(trainer)
-        self.all.append(Pass(rows, items, devices.random_state()))
+        self.all.append(Pass(rows, items, devices.randomness()))
 
     def forget(self) -> None:
         """No pass has been made."""
@@ -85,7 +85,7 @@ def repeat(trainer: Any, model: Any, each: Pass) -> Tensor:
     Returns its loss, a scalar. Collective over all ranks, which make as many passes."""
     # TRL's loss takes it for the end of an optimizer step
     trainer.accelerator.gradient_state._set_sync_gradients(False)
-    devices.set_random_state(each.random)
+    each.random.restore()
     rows = each.rows if isinstance(each.rows, SubBatch) else SubBatch(dict(each.rows), 1.0)
     return Trainer.training_step(trainer, model, rows, each.items)
 

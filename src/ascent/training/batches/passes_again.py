@@ -115,7 +115,7 @@ class Repeatable:
             chosen = kept[-1:] if one else kept  # the first ones may be another rank's filling
             for number, each in enumerate(chosen):
                 last = number == len(chosen) - 1
-                devices.set_random_state(each.random)
+                each.random.restore()
                 with (
                     synchronised(self._accelerator, self._model, last),
                     apart(self._trainer._metrics["train"], written),

@@ -17,6 +17,7 @@ from ascent.training.numerics.finding import Finding
 from ascent.training.numerics.kept_step import MODEL, STEP_FILE, save_passes
 
 _PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "torch-npu")
+MOST = 10  # a training keeps no more
 _SECRET = ("token", "password", "secret")
 
 
@@ -26,11 +27,14 @@ class BadSteps:
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         """`tell` takes a sentence where one can't be kept: the training goes on."""
         self.folder, self._tell = folder, tell
+        self._kept = 0
         self._weights: tuple[int, int] | None = None  # bad step that has a model, optimizer steps made by then
 
     def keep(self, trainer: Any, finding: Finding, norm: float, steps_made: int) -> Path | None:
-        """Write the step that the trainer is in; its folder, None where the disk didn't take it. `steps_made` counts
-        the good steps: what weights there are. Collective."""
+        """Write the step that the trainer is in; its folder, None where there are `MOST` already, or the disk didn't
+        take it. `steps_made` counts the good steps: what weights there are. Collective."""
+        if self._kept == MOST:
+            return None
         step, ranks = trainer.state.global_step + 1, trainer.agreement.ranks
         folder, beside = self.folder / str(step), self.folder / f".{step}.tmp"
         with_model = self._weights is None
@@ -66,6 +70,7 @@ class BadSteps:
                 return None
         if with_model:
             self._weights = step, steps_made
+        self._kept += 1
         return folder
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from ascent.devices import Randomness
 from ascent.errors import InputError
 from ascent.training.batches.kept_passes import Pass
 from ascent.training.batches.rows import SubBatch
@@ -59,19 +59,15 @@ def save_passes(file: Path, passes: Sequence[Pass]) -> None:
                 tensors[f"{number}/{name}"] = value.detach().to("cpu", copy=True).contiguous()
             elif value is None or isinstance(value, (bool, int, float, str, list)):
                 others[name] = value
-        kind, keys, *numpy_rest = each.random["numpy"]
-        for name, state in (("torch", each.random["torch"]), ("device", each.random["device"])):
+        for name, state in (("host", each.random.host), ("device", each.random.device)):
             if state is not None:
                 tensors[f"{number}/random/{name}"] = state.detach().to("cpu", copy=True)
-        tensors[f"{number}/random/numpy"] = torch.from_numpy(keys.astype(np.int64))
         rows = each.rows
         about.append(
             {
                 "others": others,
                 "weight": each.weight,
                 "filling": isinstance(rows, SubBatch) and rows.filling,
-                "numpy": [kind, *numpy_rest],
-                "python": each.random["python"],
             }
         )
     save_file(tensors, file, metadata={_META: json.dumps(about)})
@@ -92,14 +88,7 @@ def _pass(number: int, about: Mapping[str, Any], tensors: Mapping[str, torch.Ten
     head = f"{number}/"
     mine = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
     rows = {name: value.to(device) for name, value in mine.items() if not name.startswith("random/")}
-    kind, *numpy_rest = about["numpy"]
-    version, words, gauss = about["python"]
-    random = {
-        "torch": mine["random/torch"],
-        "device": mine.get("random/device"),
-        "numpy": (kind, mine["random/numpy"].numpy().astype(np.uint32), *numpy_rest),
-        "python": (version, tuple(words), gauss),
-    }
+    random = Randomness(mine["random/host"], mine.get("random/device"))
     return Pass(SubBatch(rows | about["others"], about["weight"], filling=about["filling"]), None, random)
 
 

@@ -7,19 +7,23 @@ trainer and this package's, as in the run, but for the engine: nothing is sample
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_OF_ITS_RUN = (  # settings that a repetition has no use for, or sets itself
-    "output_dir", "logging_dir", "report_to", "save_strategy", "eval_strategy", "fsdp", "fsdp_config", "deepspeed",
-    "use_vllm", "vllm_mode", "bf16", "fp16", "use_cpu", "per_device_train_batch_size", "per_device_eval_batch_size",
-    "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_generations_eval", "beta",
-    "model_init_kwargs", "gradient_checkpointing", "load_best_model_at_end", "npu_optim_level", "max_resample_factor",
-    "torch_compile", "ddp_find_unused_parameters", "push_to_hub", "seeded_sampling", "top_p", "top_k", "min_p",
-    "repetition_penalty", "generation_kwargs", "reward_weights", "vllm_importance_sampling_correction", "plain",
+from ascent.errors import InputError
+
+# Settings of the run that its loss, and the way in which log-probabilities are computed, depend on. No others are
+# taken: a kept step may come from somebody else.
+_OF_LOSS = (
+    "epsilon", "epsilon_high", "delta", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
+    "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "importance_sampling_level", "loss_type",
+    "top_entropy_quantile", "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max",
+    "entropy_coef_delta", "entropy_target", "off_policy_mask_threshold", "use_bias_correction_kl",
+    "vllm_importance_sampling_mode", "num_generations", "max_completion_length", "temperature", "num_iterations",
+    "cast_lm_head_to_fp32", "router_aux_loss_coef", "disable_dropout", "shared_prompt", "reuse_equal_rows", "packing",
+    "seed",
 )  # fmt: skip
 
 
@@ -79,10 +83,10 @@ def trainer_of(about: Mapping[str, Any], model: Path, dtype: str, output: Path) 
     from ascent.training.arguments import GRPOConfig
     from ascent.training.trainer import GRPOTrainer
 
-    settings, known = about["settings"], {field.name for field in dataclasses.fields(GRPOConfig) if field.init}
+    settings = about["settings"]
     mixed = about["mixed_precision"] if dtype == "kept" else {"bfloat16": "bf16", "float16": "fp16"}.get(dtype, "no")
     args = GRPOConfig(
-        **{name: value for name, value in settings.items() if name in known and name not in _OF_ITS_RUN},
+        **{name: settings[name] for name in _OF_LOSS if name in settings},
         output_dir=str(output),
         report_to="none",
         save_strategy="no",
@@ -92,7 +96,6 @@ def trainer_of(about: Mapping[str, Any], model: Path, dtype: str, output: Path) 
         per_device_train_batch_size=settings["num_generations"],
         gradient_checkpointing=False,
     )
-    args.logging_nan_inf_filter = False
     init = settings.get("model_init_kwargs") or {}
     trainer = GRPOTrainer(
         _load(model, about["dtype"] if dtype == "kept" else "float32", init),
@@ -130,7 +133,10 @@ def _load(folder: Path, dtype: str, init: Mapping[str, Any]) -> Any:
     from ascent.models.adapters import is_adapter, read_adapter
     from ascent.models.folder import model_folder
 
-    more = {name: init[name] for name in ("attn_implementation", "trust_remote_code") if init.get(name) is not None}
+    attention = init.get("attn_implementation")
+    if attention is not None and "/" in attention:
+        raise InputError(f"the run's attention is a kernel of the hub ({attention}), whose code isn't run here")
+    more = {} if attention is None else {"attn_implementation": attention}
     if not is_adapter(folder):
         return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **more)
     from peft import PeftModel
