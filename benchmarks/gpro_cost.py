@@ -107,7 +107,7 @@ def measure(args: argparse.Namespace) -> Turns:
     tasks = [with_prompt(task, chat=False) for task in load_tasks("builtin").tasks]
     turns = Turns()
     with Sandbox() as sandbox, tempfile.TemporaryDirectory() as output:
-        turns.trainer = trainer = GPROTrainer(
+        trainer: Any = GPROTrainer(
             str(model_folder(args.model)),
             CodeReward(tasks, sandbox=sandbox),
             GPROConfig(
@@ -132,6 +132,7 @@ def measure(args: argparse.Namespace) -> Turns:
             recorder=turns,
             verify=False,
         )
+        turns.trainer = trainer
         window = trainer._batches.window
         usual = window.train
 

@@ -102,8 +102,8 @@ def run(arm: str, strength: float, seed: int, *, engine: str = "transformers", s
     began = time.monotonic()
     chosen = ARMS[arm]
     folder = model_folder(f"builtin:starter:{seed}")
-    _, train, held_out = load_split("builtin", 0.2, seed)
-    train, held_out = ([with_prompt(task, chat=False) for task in tasks] for tasks in (train, held_out))
+    _, known, unseen = load_split("builtin", 0.2, seed)
+    train, held_out = ([with_prompt(task, chat=False) for task in tasks] for tasks in (known, unseen))
     held_out = held_out[:: max(1, len(held_out) // HELD_OUT)][:HELD_OUT]  # of all templates
     settings = {"beta": 0.0, "learning_rate": LEARNING_RATE, **chosen.of(strength)}
     penalized = any(name.startswith("gradient_penalty_") for name in settings)
