@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ascent.errors import InputError
 from ascent.memory.phases import Phase
@@ -81,18 +82,28 @@ def read(path: Path) -> Calibration:
         raise InputError(f"{path}: can't be read as a calibration: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise InputError(f"{path}: not a calibration ({SCHEMA})")
-    factors, spread = values.get("factors"), values.get("spread")
-    right = isinstance(factors, dict) and all(
-        name in ESTIMATED and isinstance(factor, int | float) and _LEAST <= factor <= _MOST
-        for name, factor in factors.items()
-    )
-    spreads = isinstance(spread, list) and len(spread) == 2 and all(isinstance(e, float) and 0 <= e < 1 for e in spread)
-    if not right or not spreads:
+    factors, spread = _factors(values.get("factors")), _spread(values.get("spread"))
+    if factors is None or spread is None:
         raise InputError(
             f"{path}: expected factors from {_LEAST} to {_MOST} of {', '.join(ESTIMATED)}, and a spread of two shares",
             "Make it anew from this machine's runs: ascent plan --calibrate RUN...",
         )
-    return Calibration(str(values.get("name", path.name)), factors, (spread[0], spread[1]), int(values.get("runs", 0)))
+    return Calibration(str(values.get("name", path.name)), factors, spread, int(values.get("runs", 0)))
+
+
+def _factors(given: Any) -> dict[str, float] | None:
+    right = isinstance(given, dict) and all(
+        name in ESTIMATED and isinstance(factor, int | float) and _LEAST <= factor <= _MOST
+        for name, factor in given.items()
+    )
+    return dict(given) if right else None
+
+
+def _spread(given: Any) -> tuple[float, float] | None:
+    right = (
+        isinstance(given, list) and len(given) == 2 and all(isinstance(each, float) and 0 <= each < 1 for each in given)
+    )
+    return (given[0], given[1]) if right else None
 
 
 def fit(name: str, measured: Sequence[Measured]) -> Calibration:
