@@ -19,7 +19,8 @@ _WORTH = 0.95  # another layout must cost less than that share of the simpler on
 class Pass:
     """One call of the model: tokens that its layers compute and that are scored, and how many such calls an optimizer
     step makes on one device. `pairs` are the elements of the mask of its own that its attention takes, 0 where it needs
-    none; `prompts` the tokens whose keys and values it takes from prompts that were computed once, `width` those of a row."""
+    none; `prompts` the tokens whose keys and values it takes from prompts that were computed once; `width` the tokens
+    of a row."""
 
     tokens: int
     scored: int
