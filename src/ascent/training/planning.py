@@ -21,6 +21,7 @@ from ascent.memory.plan import Plan, plan
 from ascent.memory.recommended import tokens_that_fit
 
 _CHANGES_SHOWN = 4
+_CPU_RESERVE = 2**28  # vLLM's and other packages' code that is loaded after the run has begun
 _MOST_TIMES = 4  # a pass of `max_tokens_per_batch: auto` is at most so many micro-batches
 
 
@@ -65,7 +66,8 @@ def this_card() -> Card:
     kind, use = devices.kind(), devices.use()
     if kind == "cpu":
         beside = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return replace(exactly(_host_available() // beside, "cpu"), name="this machine's memory")
+        host = exactly(_host_available() // beside, "cpu")
+        return replace(host, name="this machine's memory", reserve=_CPU_RESERVE)
     try:
         found = card(devices.name())
     except InputError:
