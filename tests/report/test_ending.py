@@ -114,7 +114,7 @@ def test_memory_is_shown_beside_its_plan_with_what_it_found(tmp_path: Path) -> N
     }
     (run / "memory.json").write_text(json.dumps(kept))
     said = ending(run)
-    assert "training  2.0 GiB  3.0 GiB  +50%" in said
+    assert "training 2.0 GiB 3.0 GiB +50%" in " ".join(said.split())
     assert "the cache \ufffd[2J was too small. Raise it." in said
     (run / "memory.json").write_text("{")
     with pytest.raises(InputError, match=r"memory\.json: can't be read"):
