@@ -34,12 +34,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`factors` by term; `spread` is the largest share by which a corrected peak was still off, over and under."""
+    """`factors` by term; `spread` is the largest share by which a corrected peak was still off, over and under.
+    `device` is the card that it was measured on, by its name."""
 
     name: str
     factors: Mapping[str, float] = field(default_factory=dict)
     spread: tuple[float, float] = (0.15, 0.15)
     runs: int = 0
+    device: str = ""
 
     def corrected(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
         """The phases with their terms corrected."""
@@ -63,6 +65,7 @@ class Calibration:
             "factors": dict(self.factors),
             "spread": self.spread,
             "runs": self.runs,
+            "device": self.device,
         }
         beside = path.with_suffix(".tmp")
         beside.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
@@ -72,6 +75,13 @@ class Calibration:
 def default_file() -> Path:
     """Where this machine's calibration is looked for."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ascent" / "memory-calibration.json"
+
+
+def of_this_machine(device: str) -> Calibration | None:
+    """What was measured here on a device of that name; None where nothing was. Raises InputError as `read` does."""
+    file = default_file()
+    found = read(file) if file.is_file() else None
+    return found if found is not None and found.device == device else None
 
 
 def read(path: Path) -> Calibration:
@@ -88,7 +98,8 @@ def read(path: Path) -> Calibration:
             f"{path}: expected factors from {_LEAST} to {_MOST} of {', '.join(ESTIMATED)}, and a spread of two shares",
             "Make it anew from this machine's runs: ascent plan --calibrate RUN...",
         )
-    return Calibration(str(values.get("name", path.name)), factors, spread, int(values.get("runs", 0)))
+    name, device = str(values.get("name", path.name)), str(values.get("device", ""))
+    return Calibration(name, factors, spread, int(values.get("runs", 0)), device)
 
 
 def _factors(given: Any) -> dict[str, float] | None:
@@ -106,7 +117,7 @@ def _spread(given: Any) -> tuple[float, float] | None:
     return (given[0], given[1]) if right else None
 
 
-def fit(name: str, measured: Sequence[Measured]) -> Calibration:
+def fit(name: str, measured: Sequence[Measured], device: str = "") -> Calibration:
     """The factors by which planned phases come closest to what was measured.
 
     Least squares of relative errors, in which a plan that is short counts `_SHORT` times as much as one that is long
@@ -137,7 +148,7 @@ def fit(name: str, measured: Sequence[Measured]) -> Calibration:
     corrected = Calibration(name, factors).corrected([each.planned for each in measured])
     off = [phase.total / each.peak - 1.0 for phase, each in zip(corrected, measured, strict=True)]
     over, under = max(0.02, *off), max(0.02, *(-each for each in off))
-    return Calibration(name, factors, (_up(over), _up(under)), len(measured))
+    return Calibration(name, factors, (_up(over), _up(under)), len(measured), device)
 
 
 def _up(share: float) -> float:

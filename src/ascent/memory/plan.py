@@ -80,6 +80,7 @@ class Plan:
             "parameters": self.model.parameters,
             "active_parameters": self.model.active_parameters,
             "device": self.card.name,
+            "kind": self.card.kind,
             "usable": self.card.usable,
             "settings": asdict(self.settings),
             "verdict": self.verdict,

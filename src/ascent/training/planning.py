@@ -38,9 +38,7 @@ def plan_run(config: RunConfig, args: Any, folder: Path, say: Callable[[str], No
         model = read_model(str(folder))
         settings, _ = settings_of(config, processes, here.kind)
         settings = within_context(settings, model)
-        corrections = calibration.default_file()
-        known = calibration.read(corrections) if corrections.is_file() else None
-        made = plan(model, here, settings, calibration=known)
+        made = plan(model, here, settings, calibration=calibration.of_this_machine(here.name))
     except InputError as error:
         say(f"note: memory isn't planned: {error.message}")
         return None
