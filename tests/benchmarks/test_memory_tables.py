@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
+
+from ascent.cli import build_parser
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
@@ -18,6 +21,14 @@ PAGE = (REPOSITORY / "docs" / "memory.md").read_text("utf-8")
 def test_worked_examples_are_what_the_plan_says() -> None:
     for row in (*anchor_rows(), *worked_rows()):
         assert row in PAGE
+
+
+def test_commands_of_the_page_are_accepted() -> None:
+    block = PAGE.split("```")[1]
+    lines = [line for line in block.splitlines() if line.startswith("ascent plan")]
+    assert len(lines) >= 5
+    for line in lines:
+        build_parser().parse_args(shlex.split(line)[1:])
 
 
 def test_published_figures_are_in_the_page_with_their_error() -> None:

@@ -55,10 +55,9 @@ def asked(
     notes += assumed
     model = _by_hand(shape) if shape is not None else read_model(config.model.path, config.model.revision)
     settings = within_context(settings, model)
+    corrections = calibrations.of_this_machine(chosen.name)
     if calibration is not None:
         corrections = calibrations.read(calibration)
-    else:
-        corrections = calibrations.of_this_machine(chosen.name)
     if corrections is not None:
         notes.append(f"corrected by what was measured ({corrections.name}, {corrections.runs} phases)")
     made = plan(model, chosen, settings, calibration=corrections)
