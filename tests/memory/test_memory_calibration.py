@@ -58,7 +58,7 @@ def test_a_calibration_corrects_a_plan_and_narrows_its_error(tmp_path: Path) -> 
     assert after["activations"] == pytest.approx(1.5 * before["activations"], rel=1e-6)
     assert after["weights"] == before["weights"]
     assert made.errors["activations"] == (0.03, 0.04)
-    assert made.calibrated == "here"
+    assert made.to_json()["calibrated"] == "here"
     file = tmp_path / "some" / "calibration.json"
     found.write(file)
     assert calibrations.read(file) == found

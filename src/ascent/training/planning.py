@@ -16,6 +16,7 @@ from ascent.memory.advice import advice
 from ascent.memory.cards import Card, card, exactly
 from ascent.memory.config_json import read_model
 from ascent.memory.from_config import settings_of, within_context
+from ascent.memory.phases import balances
 from ascent.memory.picture import size, verdict_line
 from ascent.memory.plan import Plan, plan
 from ascent.memory.recommended import tokens_that_fit
@@ -91,6 +92,8 @@ def tokens_by_memory(args: Any, made: Plan | None) -> int | None:
     """The tokens of a pass for `max_tokens_per_batch: auto` on an accelerator: as many as the plan says fit, at most a
     few micro-batches'. None where a plan says nothing, or for another setting."""
     if made is None or made.card.kind == "cpu" or args.max_tokens_per_batch != "auto":
+        return None
+    if balances(made.model, made.settings.trained):  # micro-batches stay whole
         return None
     fits = tokens_that_fit(made)
     batch = made.settings.batch
