@@ -38,7 +38,7 @@ def predicted(figure: Mapping[str, Any]) -> float:
         on_its_own = replace(settings, engine=replace(settings.engine, place="server"))
         return engine_memory(model, here, on_its_own).kv_cache / GIB
     if kind == "engine card":
-        return (figure["share"] * here.usable + here.reserve) / GIB
+        return (figure["share"] * here.usable + here.reserve + here.capacity - here.usable) / GIB  # as npu-smi sees it
     peak = _tensors(model, here, settings)
     if kind == "difference":
         more = replace(settings, layout=Layout(figure["more_shards"], figure["more_shards"]))

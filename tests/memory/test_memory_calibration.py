@@ -11,6 +11,7 @@ import pytest
 from ascent.errors import InputError
 from ascent.memory import Batch, Engine, Phase, Settings, Trained, card, measured, plan
 from ascent.memory import calibration as calibrations
+from ascent.memory.asked import asked, calibrate
 from ascent.memory.calibration import Calibration, Measured, fit
 from ascent.memory.pressure import Pressure
 
@@ -57,7 +58,7 @@ def test_a_calibration_corrects_a_plan_and_narrows_its_error(tmp_path: Path) -> 
     assert after["activations"] == pytest.approx(1.5 * before["activations"], rel=1e-6)
     assert after["weights"] == before["weights"]
     assert made.errors["activations"] == (0.03, 0.04)
-    assert made.calibrated == "here"
+    assert made.to_json()["calibrated"] == "here"
     file = tmp_path / "some" / "calibration.json"
     found.write(file)
     assert calibrations.read(file) == found
@@ -99,6 +100,37 @@ def test_a_runs_memory_is_written_compared_and_calibrates(tmp_path: Path) -> Non
     (tmp_path / measured.FILE).write_text('{"schema": "no"}', "utf-8")
     with pytest.raises(InputError, match="not a run's memory"):
         measured.read(tmp_path)
+
+
+def run_of(folder: Path, device: str) -> Path:
+    """A run directory with a memory.json, whose training took 1.1 times what was planned."""
+    made = plan("Qwen/Qwen2.5-7B-Instruct", device, replace(LORA, trained=replace(LORA.trained, autocast=False)))
+    training = made.phase("training").terms
+    taken = int(1.1 * sum(size for term, size in training.items() if term not in ("reserve", "communication")))
+    folder.mkdir()
+    measured.write(folder, made, {"update": {"allocated": taken, "reserved": taken}}, [])
+    return folder
+
+
+def test_runs_calibrate_the_card_that_they_ran_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    said = calibrate([run_of(tmp_path / "one", "910B3")], None)
+    assert "from 1 phases: activations x" in said
+    assert calibrations.of_this_machine("Ascend 910B3") is not None
+    assert calibrations.of_this_machine("NVIDIA H100 80GB") is None
+    notes = asked("Qwen/Qwen2.5-7B-Instruct", device="910B3").notes
+    assert any("corrected by what was measured" in note for note in notes)
+    assert not any("corrected" in note for note in asked("Qwen/Qwen2.5-7B-Instruct", device="H100").notes)
+
+
+def test_runs_that_cannot_calibrate_are_refused(tmp_path: Path) -> None:
+    one, other = run_of(tmp_path / "one", "910B3"), run_of(tmp_path / "other", "H100")
+    with pytest.raises(InputError, match="of several devices: Ascend 910B3, NVIDIA H100 80GB"):
+        calibrate([one, other], tmp_path / "c.json")
+    with pytest.raises(InputError, match="are of a CPU"):
+        calibrate([run_of(tmp_path / "third", "cpu:64GB")], tmp_path / "c.json")
+    with pytest.raises(InputError, match="none with a plan and measured peaks"):
+        calibrate([tmp_path], tmp_path / "c.json")
 
 
 # ---- pressure -------------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ def test_every_phase_adds_up_and_has_known_terms() -> None:
         ({"trained": Trained(dtype="bfloat16", lora=16, checkpointing=True)}, {"checkpointing": False}),
         ({"trained": Trained(dtype="bfloat16", lora=16)}, {"reference": True, "lora": None}),
         ({"trained": Trained(dtype="bfloat16", lora=4)}, {"lora": 64}),
+        ({"trained": Trained(dtype="bfloat16", lora=4)}, {"fused_attention": False}),
         ({"trained": Trained(optimizer="sgd")}, {"optimizer": "adamw_torch_fused"}),
     ],
 )

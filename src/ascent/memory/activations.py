@@ -105,7 +105,7 @@ def kept(model: Model, largest: Pass, precision: Precision, trained: Trained) ->
     """Bytes that all layers keep until the backward pass begins, and those of the one layer that is computed again
     where layers are checkpointed (T. Chen et al., arXiv:1604.06174; 0 where they aren't)."""
     dense = model.dense_layers
-    tokens, beside = largest.tokens, beside_tokens(model, largest, precision)
+    tokens, beside = largest.tokens, beside_tokens(model, largest, precision, trained)
     of = {kind: saved_by_layer(model, tokens, precision, trained, dense=kind) + beside for kind in (True, False)}
     if trained.checkpointing:
         again = of[False] if dense < model.layers else of[True]
@@ -113,10 +113,13 @@ def kept(model: Model, largest: Pass, precision: Precision, trained: Trained) ->
     return dense * of[True] + (model.layers - dense) * of[False], 0.0
 
 
-def beside_tokens(model: Model, largest: Pass, precision: Precision) -> float:
+def beside_tokens(model: Model, largest: Pass, precision: Precision, trained: Trained) -> float:
     """Bytes that a layer keeps beside what its tokens need everywhere. A mask, which fused attention takes in the
     precision of the queries; keys and values of prompts that were computed once, copied to each completion; and with a
-    mask keys and values are repeated for all heads (transformers' `use_gqa_in_sdpa`)."""
+    mask keys and values are repeated for all heads (transformers' `use_gqa_in_sdpa`). Attention that isn't fused keeps
+    its probabilities, of each head and pair of tokens, in float32 and in the precision of the products."""
+    if not trained.fused_attention:
+        return largest.tokens * largest.width * model.heads * (FLOAT32 + precision.compute)
     if not largest.pairs:
         return 0.0
     whole = model.query_width + model.output_width

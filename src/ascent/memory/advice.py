@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ascent.errors import InputError
-from ascent.memory.plan import Plan, plan
+from ascent.memory.plan import Plan
 from ascent.memory.settings import Settings
 
 LORA_RANK = 16
@@ -28,10 +28,10 @@ def advice(made: Plan) -> list[Change]:
     found = []
     for setting, costs, changed in _changes(made):
         try:
-            other = plan(made.model, made.card, changed)
+            other = made.changed(changed)
         except InputError:  # the change contradicts another setting: not one to give
             continue
-        gains = plan(made.model, made.card, made.settings).peak.total - other.peak.total
+        gains = made.peak.total - other.peak.total
         if gains > 0:
             found.append(Change(setting, costs, gains, other.verdict == "fits"))
     return sorted(found, key=lambda change: (not change.fits, -change.gains))

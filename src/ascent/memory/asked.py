@@ -12,10 +12,10 @@ from ascent.config import RunConfig, settled
 from ascent.config import file as config_file
 from ascent.errors import InputError
 from ascent.memory import calibration as calibrations
+from ascent.memory import measured
 from ascent.memory.cards import card
 from ascent.memory.config_json import model_of, read_model
 from ascent.memory.from_config import settings_of, within_context
-from ascent.memory.measured import measured_phases
 from ascent.memory.model import Model
 from ascent.memory.plan import plan
 from ascent.memory.report import Report, report
@@ -40,6 +40,8 @@ def asked(
             "ascent plan takes a model (a hub id or a folder), a run's YAML file, or --shape KEY=VALUE ...",
             "For example: ascent plan Qwen/Qwen2.5-7B-Instruct --device 910B3",
         )
+    if cards is not None and cards < 1:
+        raise InputError(f"--cards {cards}: expected at least 1")
     if device is None:
         notes.append(f"no --device: planned for a {DEFAULT_CARD}")
     chosen = card(device or DEFAULT_CARD)
@@ -53,12 +55,11 @@ def asked(
     notes += assumed
     model = _by_hand(shape) if shape is not None else read_model(config.model.path, config.model.revision)
     settings = within_context(settings, model)
-    corrections = None
+    corrections = calibrations.of_this_machine(chosen.name)
     if calibration is not None:
         corrections = calibrations.read(calibration)
-    elif device is None and calibrations.default_file().is_file():
-        corrections = calibrations.read(calibrations.default_file())
-        notes.append(f"corrected by what was measured here ({corrections.name})")
+    if corrections is not None:
+        notes.append(f"corrected by what was measured ({corrections.name}, {corrections.runs} phases)")
     made = plan(model, chosen, settings, calibration=corrections)
     if model.context and settings.batch.length > model.context:
         notes.append(f"{settings.batch.length} tokens are more than the model's context of {model.context}")
@@ -87,11 +88,24 @@ def _by_hand(words: Sequence[str]) -> Model:
 
 def calibrate(runs: Sequence[Path], file: Path | None) -> str:
     """Make this machine's calibration from runs that kept `memory.json`; a sentence about it."""
-    found = [each for run in runs for each in measured_phases(run)]
-    if not found:
-        raise InputError(f"no measured phases in {', '.join(map(str, runs))}", "Give run directories with memory.json.")
+    kept = {run: measured.read(run) for run in runs}
+    devices = {
+        content["plan"]["device"]: content["plan"]["kind"] for content in kept.values() if content and content["plan"]
+    }
+    if len(devices) != 1:
+        what = f"of several devices: {', '.join(devices)}" if devices else "none with a plan and measured peaks"
+        raise InputError(
+            f"{', '.join(map(str, runs))}: {what}", "Give run directories with memory.json, of one device."
+        )
+    ((device, kind),) = devices.items()
+    if kind == "cpu":
+        raise InputError(
+            "these runs are of a CPU, where resident memory is that of packages more than of tensors",
+            "Calibrate by runs on an accelerator.",
+        )
     target = file or calibrations.default_file()
-    made = calibrations.fit(target.stem, found)
+    found = [each for run in runs for each in measured.measured_phases(run)]
+    made = calibrations.fit(target.stem, found, device)
     made.write(target)
     factors = ", ".join(f"{name} x {factor:.2f}" for name, factor in made.factors.items())
     off = f"off by at most {made.spread[0]:.0%} over, {made.spread[1]:.0%} under"

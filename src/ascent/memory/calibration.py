@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ascent.errors import InputError
 from ascent.memory.phases import Phase
@@ -33,12 +34,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`factors` by term; `spread` is the largest share by which a corrected peak was still off, over and under."""
+    """`factors` by term; `spread` is the largest share by which a corrected peak was still off, over and under.
+    `device` is the card that it was measured on, by its name."""
 
     name: str
     factors: Mapping[str, float] = field(default_factory=dict)
     spread: tuple[float, float] = (0.15, 0.15)
     runs: int = 0
+    device: str = ""
 
     def corrected(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
         """The phases with their terms corrected."""
@@ -62,6 +65,7 @@ class Calibration:
             "factors": dict(self.factors),
             "spread": self.spread,
             "runs": self.runs,
+            "device": self.device,
         }
         beside = path.with_suffix(".tmp")
         beside.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
@@ -73,6 +77,13 @@ def default_file() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ascent" / "memory-calibration.json"
 
 
+def of_this_machine(device: str) -> Calibration | None:
+    """What was measured here on a device of that name; None where nothing was. Raises InputError as `read` does."""
+    file = default_file()
+    found = read(file) if file.is_file() else None
+    return found if found is not None and found.device == device else None
+
+
 def read(path: Path) -> Calibration:
     """A calibration that was kept. Raises InputError for a file that is none."""
     try:
@@ -81,21 +92,32 @@ def read(path: Path) -> Calibration:
         raise InputError(f"{path}: can't be read as a calibration: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise InputError(f"{path}: not a calibration ({SCHEMA})")
-    factors, spread = values.get("factors"), values.get("spread")
-    right = isinstance(factors, dict) and all(
-        name in ESTIMATED and isinstance(factor, int | float) and _LEAST <= factor <= _MOST
-        for name, factor in factors.items()
-    )
-    spreads = isinstance(spread, list) and len(spread) == 2 and all(isinstance(e, float) and 0 <= e < 1 for e in spread)
-    if not right or not spreads:
+    factors, spread = _factors(values.get("factors")), _spread(values.get("spread"))
+    if factors is None or spread is None:
         raise InputError(
             f"{path}: expected factors from {_LEAST} to {_MOST} of {', '.join(ESTIMATED)}, and a spread of two shares",
             "Make it anew from this machine's runs: ascent plan --calibrate RUN...",
         )
-    return Calibration(str(values.get("name", path.name)), factors, (spread[0], spread[1]), int(values.get("runs", 0)))
+    name, device = str(values.get("name", path.name)), str(values.get("device", ""))
+    return Calibration(name, factors, spread, int(values.get("runs", 0)), device)
 
 
-def fit(name: str, measured: Sequence[Measured]) -> Calibration:
+def _factors(given: Any) -> dict[str, float] | None:
+    right = isinstance(given, dict) and all(
+        name in ESTIMATED and isinstance(factor, int | float) and _LEAST <= factor <= _MOST
+        for name, factor in given.items()
+    )
+    return dict(given) if right else None
+
+
+def _spread(given: Any) -> tuple[float, float] | None:
+    right = (
+        isinstance(given, list) and len(given) == 2 and all(isinstance(each, float) and 0 <= each < 1 for each in given)
+    )
+    return (given[0], given[1]) if right else None
+
+
+def fit(name: str, measured: Sequence[Measured], device: str = "") -> Calibration:
     """The factors by which planned phases come closest to what was measured.
 
     Least squares of relative errors, in which a plan that is short counts `_SHORT` times as much as one that is long
@@ -126,7 +148,7 @@ def fit(name: str, measured: Sequence[Measured]) -> Calibration:
     corrected = Calibration(name, factors).corrected([each.planned for each in measured])
     off = [phase.total / each.peak - 1.0 for phase, each in zip(corrected, measured, strict=True)]
     over, under = max(0.02, *off), max(0.02, *(-each for each in off))
-    return Calibration(name, factors, (_up(over), _up(under)), len(measured))
+    return Calibration(name, factors, (_up(over), _up(under)), len(measured), device)
 
 
 def _up(share: float) -> float:

@@ -71,7 +71,7 @@ def _planned(what: str, model: Model, card: Card, base: Settings, engine: object
     found = recommended(made)
     if found.engine_share is not None and engine.place == "colocate":  # type: ignore[attr-defined]
         settings = replace(settings, engine=replace(settings.engine, share=found.engine_share, sleeps=found.sleep))
-        made = plan(model, card, settings)
+        made = made.changed(settings)
     yield Choice(what, made, _words(made))
 
 

@@ -79,13 +79,13 @@ class Peaks:
 def compared(made: Plan, run: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
     """Each phase's planned and measured bytes, and the share by which the plan is above (+) or below (-).
 
-    A software device counts every byte and nothing else, and an allocator doesn't see the context: what is compared is
-    the plan less its reserve and communication, and on CPU, where the engine is in the same process, with it.
+    An accelerator's allocator doesn't see the context nor groups of ranks: what is compared is the plan less its
+    reserve and communication. On CPU packages that are loaded later are resident too, which is what its reserve is for.
     """
     rows = []
     for clock, names in PLANNED.items():
         measured = run.get(clock, {}).get("allocated", 0)
-        planned = max((_of_allocator(phase) for phase in made.phases if phase.name in names), default=0)
+        planned = max((_counted(phase, made.card.kind) for phase in made.phases if phase.name in names), default=0)
         if measured and planned:
             rows.append({
                 "phase": names[0],
@@ -96,8 +96,8 @@ def compared(made: Plan, run: Mapping[str, Mapping[str, int]]) -> list[dict[str,
     return rows
 
 
-def _of_allocator(phase: Phase) -> int:
-    return sum(size for name, size in phase.terms.items() if name not in ("reserve", "communication"))
+def _counted(phase: Phase, kind: str) -> int:
+    return phase.total if kind == "cpu" else _without_reserve(phase).total
 
 
 def write(

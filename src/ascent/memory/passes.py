@@ -6,7 +6,7 @@ how a pass is laid out `training/batches/passes/layout.py`: here is the same for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascent.memory.cost import CostModel
 from ascent.memory.settings import Batch
@@ -19,19 +19,22 @@ _WORTH = 0.95  # another layout must cost less than that share of the simpler on
 class Pass:
     """One call of the model: tokens that its layers compute and that are scored, and how many such calls an optimizer
     step makes on one device. `pairs` are the elements of the mask of its own that its attention takes, 0 where it needs
-    none; `prompts` the tokens whose keys and values it takes from prompts that were computed once."""
+    none; `prompts` the tokens whose keys and values it takes from prompts that were computed once; `width` the tokens
+    of a row."""
 
     tokens: int
     scored: int
     count: int = 1
     pairs: int = 0
     prompts: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     cost: float
     tokens: int
+    width: int
     pairs: int = 0
     prompts: int = 0
 
@@ -60,7 +63,8 @@ def training_pass(batch: Batch, cost: CostModel, *, buckets: bool, checkpointing
 def padded_pass(batch: Batch, *, all_scored: bool) -> Pass:
     """TRL's own micro-batches, padded. `all_scored`: its head scores prompts too, where there is no Triton."""
     tokens = batch.micro_batch * batch.length
-    return Pass(tokens, tokens if all_scored else batch.micro_batch * batch.completion, batch.accumulation)
+    scored = tokens if all_scored else batch.micro_batch * batch.completion
+    return Pass(tokens, scored, batch.accumulation, width=batch.length)
 
 
 def scoring_pass(batch: Batch, cost: CostModel, *, buckets: bool) -> Pass:
@@ -70,7 +74,7 @@ def scoring_pass(batch: Batch, cost: CostModel, *, buckets: bool) -> Pass:
     groups = max(1, batch.micro_batch // together)
     found = _pass(batch, cost, groups, together, 1, buckets=buckets, cached=batch.shared_prompt)
     width = bucket if buckets else int
-    return Pass(found.tokens, width(batch.sampled * batch.completion), 1, found.pairs, found.prompts)
+    return replace(found, scored=width(batch.sampled * batch.completion))
 
 
 def _pass(
@@ -79,14 +83,15 @@ def _pass(
     width = bucket if buckets else int
     prompt, rest = batch.prompt, batch.completion - 1  # a completion's last token predicts nothing
     plain = width(prompt + rest)
-    best = _Layout(cost.causal(groups * together, plain), groups * together * plain)
+    best = _Layout(cost.causal(groups * together, plain), groups * together * plain, plain)
     if together > 1:
         found = [_shared_rows(cost, groups, together, prompt, rest, buckets=buckets)]
         if cached:
             found.append(_cached(cost, groups, together, width(prompt), width(rest)))
         for layout in found:
             best = layout if layout.cost < _WORTH * best.cost else best
-    return Pass(best.tokens, width(groups * together * batch.completion), count, best.pairs, best.prompts)
+    scored = width(groups * together * batch.completion)
+    return Pass(best.tokens, scored, count, best.pairs, best.prompts, best.width)
 
 
 def _shared_rows(cost: CostModel, groups: int, together: int, prompt: int, rest: int, *, buckets: bool) -> _Layout:
@@ -102,14 +107,15 @@ def _shared_rows(cost: CostModel, groups: int, together: int, prompt: int, rest:
     width = bucket(width) if buckets else width
     masked = rows < together
     price = cost.masked(groups * rows, width) if masked else cost.causal(groups * rows, width)
-    return _Layout(price, groups * rows * width, groups * rows * width * width if masked else 0)
+    return _Layout(price, groups * rows * width, width, groups * rows * width * width if masked else 0)
 
 
 def _cached(cost: CostModel, groups: int, together: int, prompt: int, rest: int) -> _Layout:
     """Prompts once, completions after their keys and values."""
     rows = groups * together
     price = cost.causal(groups, prompt) + cost.start + cost.masked(rows, rest, prompt)
-    return _Layout(price, groups * prompt + rows * rest, rows * rest * (prompt + rest), rows * prompt)
+    tokens = groups * prompt + rows * rest
+    return _Layout(price, tokens, prompt + rest, rows * rest * (prompt + rest), rows * prompt)
 
 
 def _whole_groups(batch: Batch, budget: int, rows: int) -> tuple[int, int]:

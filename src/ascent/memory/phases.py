@@ -12,7 +12,7 @@ from ascent.memory.cost import cost_of
 from ascent.memory.engine_memory import ASLEEP, EngineMemory, engine_memory, transfer_buffers
 from ascent.memory.model import WIDTHS, Model
 from ascent.memory.passes import Pass, padded_pass, scoring_pass, training_pass
-from ascent.memory.settings import Settings, Trained
+from ascent.memory.settings import OPTIMIZER_STATES, Settings, Trained
 
 FLOAT32 = 4
 # Ways to lay out a pass are compared with TRL's on short sequences first (`training/batches/passes/self_check.py`)
@@ -92,7 +92,8 @@ def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase,
     if engine is not None and settings.engine.sleeps:
         trains = {"graphs": ASLEEP}
     state = {"optimizer": optimizer}
-    while_sampling = {} if trained.offload != "none" and engine is not None else state
+    gives_back = trained.offload != "none" and engine is not None and card.kind != "cpu"
+    while_sampling = {} if gives_back else state
     cost, buckets = cost_of(model), card.kind != "cpu"
     scores = scoring_pass(batch, cost, buckets=buckets)
     if balances(model, trained):
@@ -148,7 +149,7 @@ def _held(model: Model, settings: Settings) -> dict[str, int]:
     own = FLOAT32 if trained.lora is not None or shards > 1 else width
     frozen = model.parameters if trained.lora is not None else 0
     weights = (frozen * width + count * own) // shards
-    state = _states(trained)
+    state = OPTIMIZER_STATES.get(trained.optimizer, OPTIMIZER_STATES["adamw_torch"])
     reference = model.parameters * width // shards if trained.reference and trained.lora is None else 0
     return {
         "weights": weights,
@@ -156,12 +157,6 @@ def _held(model: Model, settings: Settings) -> dict[str, int]:
         "gradients": count * own // shards,
         "optimizer": int(count * own * state) // shards,
     }
-
-
-def _states(trained: Trained) -> float:
-    from ascent.memory.settings import OPTIMIZER_STATES
-
-    return OPTIMIZER_STATES.get(trained.optimizer, OPTIMIZER_STATES["adamw_torch"])
 
 
 def _around(card: Card, settings: Settings) -> dict[str, int]:
@@ -209,11 +204,11 @@ def _forward(model: Model, card: Card, settings: Settings, largest: Pass) -> dic
     """A pass without gradients."""
     precision = _precision(settings)
     transient = activations.layer_transients(model, largest.tokens, precision)
-    stream = 2 * largest.tokens * model.hidden * precision.stream
+    stream = 2.0 * largest.tokens * model.hidden * precision.stream
     head = activations.head_forward(model, largest.scored, precision, settings.trained, card.kind)
-    stream += activations.beside_tokens(model, largest, precision)
+    stream += activations.beside_tokens(model, largest, precision, settings.trained)
     return {
-        "activations": int(stream + max(transient, 0)),
+        "activations": int(stream + transient),
         "logits": int(head),
         "casts": int(activations.casts(model, precision, settings.trained, backward=False)),
         "gathered": _gathered(model, settings, backward=False),

@@ -29,8 +29,7 @@ Verdict = Literal["fits", "close", "no"]
 class Plan:
     """What each phase takes of one device that trains (`phases`) and of one that only samples (`server_phases`).
 
-    `errors` are how far each term may be off, as (lower, upper) shares of it; `calibrated` names what they were
-    corrected by.
+    `calibration` is what its terms were corrected by.
     """
 
     model: Model
@@ -39,8 +38,12 @@ class Plan:
     phases: tuple[Phase, ...]
     server_phases: tuple[Phase, ...]
     engine: EngineMemory
-    errors: Mapping[str, tuple[float, float]]
-    calibrated: str = ""
+    calibration: Calibration | None = None
+
+    @property
+    def errors(self) -> Mapping[str, tuple[float, float]]:
+        """How far each term may be off, as (lower, upper) shares of it."""
+        return ERRORS if self.calibration is None else self.calibration.errors(ERRORS)
 
     @property
     def peak(self) -> Phase:
@@ -73,6 +76,10 @@ class Plan:
         """The phase of that name on a device that trains."""
         return next(phase for phase in self.phases if phase.name == name)
 
+    def changed(self, settings: Settings) -> Plan:
+        """The plan of other settings on the same card. Raises InputError as `plan` does."""
+        return plan(self.model, self.card, settings, calibration=self.calibration)
+
     def to_json(self) -> dict[str, Any]:
         """As `memory.json` and `ascent plan --json` have it; sizes in bytes."""
         return {
@@ -80,6 +87,7 @@ class Plan:
             "parameters": self.model.parameters,
             "active_parameters": self.model.active_parameters,
             "device": self.card.name,
+            "kind": self.card.kind,
             "usable": self.card.usable,
             "settings": asdict(self.settings),
             "verdict": self.verdict,
@@ -89,7 +97,7 @@ class Plan:
             "phases": {phase.name: dict(phase.terms) for phase in self.phases},
             "server_phases": {phase.name: dict(phase.terms) for phase in self.server_phases},
             "engine": asdict(self.engine),
-            "calibrated": self.calibrated,
+            "calibrated": "" if self.calibration is None else self.calibration.name,
         }
 
 
@@ -118,10 +126,8 @@ def plan(
             "Set model.dtype=float32 trainer.bf16=false trainer.fp16=true.",
         )
     phases, servers = trainer_phases(model, device, settings), engine_phases(model, device, settings)
-    errors, told = ERRORS, ""
     if calibration is not None:
         phases, servers = calibration.corrected(phases), calibration.corrected(servers)
-        errors, told = calibration.errors(ERRORS), calibration.name
     if (cap := settings.trained.cap) is not None and cap > device.usable:
         raise InputError(f"memory.trainer_gb={cap / 2**30:g}: {device.name} has {device.usable / 2**30:.1f} GiB")
-    return Plan(model, device, settings, phases, servers, engine_memory(model, device, settings), errors, told)
+    return Plan(model, device, settings, phases, servers, engine_memory(model, device, settings), calibration)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ascent.memory.advice import largest, share_needed
-from ascent.memory.plan import Plan, plan
+from ascent.memory.plan import Plan
 from ascent.memory.settings import Settings
 
 _SPARE = 0.02  # of the device, that no share takes
+_AWAKE = ("start", "sampling", "weight update")  # phases in which an engine that can sleep doesn't
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,12 @@ def recommended(made: Plan) -> Recommended:
     sleep = False
     share = _share(made)
     if share is None and made.settings.engine.place == "colocate" and made.card.kind != "cpu":
-        asleep = plan(made.model, made.card, _with(made.settings, sleeps=True))
+        asleep = made.changed(_with(made.settings, sleeps=True))
         share = _share(asleep)
         sleep = share is not None
         made = asleep if sleep else made
     if share is not None and made.settings.engine.kv_cache is None and made.settings.engine.place == "colocate":
-        made = plan(made.model, made.card, _with(made.settings, share=share))
+        made = made.changed(_with(made.settings, share=share))
     length = made.settings.batch.length
     wanted = made.settings.batch.sampled * (made.settings.layout.trainers if made.settings.layout.servers else 1)
     sequences = min(wanted, made.engine.kv_tokens // length) or None
@@ -54,7 +55,7 @@ def tokens_that_fit(made: Plan) -> int | None:
 
     def fits(tokens: int) -> bool:
         changed = replace(made.settings, batch=replace(batch, budget=tokens))
-        return plan(made.model, made.card, changed).verdict == "fits"
+        return made.changed(changed).verdict == "fits"
 
     return largest(fits, batch.length, max(most, batch.length))
 
@@ -65,19 +66,12 @@ def _share(made: Plan) -> float | None:
         return None
     needs = share_needed(made)
     least = (made.engine.weights + made.engine.workspace + made.engine.graphs) / made.card.usable
-    nothing = plan(made.model, made.card, _with(made.settings, share=min(0.98, max(0.01, least + 0.01))))
-    engine = nothing.engine.total
-    beside = max(
-        phase.bound(1, made.errors) - (0 if made.settings.engine.sleeps and phase.name not in AWAKE else engine)
-        for phase in nothing.phases
-        if not made.settings.engine.sleeps or phase.name in AWAKE
-    )
+    nothing = made.changed(_with(made.settings, share=min(0.98, max(0.01, least + 0.01))))
+    together = [phase for phase in nothing.phases if phase.name in _AWAKE or not made.settings.engine.sleeps]
+    beside = max(phase.bound(1, made.errors) for phase in together) - nothing.engine.total
     room = 1.0 - beside / made.card.usable - _SPARE
     share = int(min(needs, room) * 100) / 100
     return share if share > least else None
-
-
-AWAKE = ("start", "sampling", "weight update")
 
 
 def _with(settings: Settings, **changed: object) -> Settings:

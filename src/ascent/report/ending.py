@@ -151,8 +151,9 @@ def _memory(run: Path) -> Group:
         table.add_column(name, justify="right")
     for row in kept["compared"]:
         table.add_row(row["phase"], size(row["measured"]), size(row["planned"]), f"{row['off']:+.0%}")
-    told = [Text(f"- {each['what']}. {each['mend']}") for each in kept["findings"]]
-    return Group(Text(), Rule("Memory, peaks by phase"), table, *told)
+    told = [Text(_printable(f"- {each['what']}. {each['mend']}")) for each in kept["findings"]]
+    about = Text("planned for prompts and completions at their longest")
+    return Group(Text(), Rule("Memory, peaks by phase"), about, table, *told)
 
 
 def _whereabouts(results: Results) -> Group:

@@ -16,11 +16,13 @@ from ascent.memory.advice import advice
 from ascent.memory.cards import Card, card, exactly
 from ascent.memory.config_json import read_model
 from ascent.memory.from_config import settings_of, within_context
+from ascent.memory.phases import balances
 from ascent.memory.picture import size, verdict_line
 from ascent.memory.plan import Plan, plan
 from ascent.memory.recommended import tokens_that_fit
 
 _CHANGES_SHOWN = 4
+_CPU_RESERVE = 2**28  # vLLM's and other packages' code that is loaded after the run has begun
 _MOST_TIMES = 4  # a pass of `max_tokens_per_batch: auto` is at most so many micro-batches
 
 
@@ -37,9 +39,7 @@ def plan_run(config: RunConfig, args: Any, folder: Path, say: Callable[[str], No
         model = read_model(str(folder))
         settings, _ = settings_of(config, processes, here.kind)
         settings = within_context(settings, model)
-        corrections = calibration.default_file()
-        known = calibration.read(corrections) if corrections.is_file() else None
-        made = plan(model, here, settings, calibration=known)
+        made = plan(model, here, settings, calibration=calibration.of_this_machine(here.name))
     except InputError as error:
         say(f"note: memory isn't planned: {error.message}")
         return None
@@ -65,7 +65,8 @@ def this_card() -> Card:
     kind, use = devices.kind(), devices.use()
     if kind == "cpu":
         beside = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return replace(exactly(_host_available() // beside, "cpu"), name="this machine's memory")
+        host = exactly(_host_available() // beside, "cpu")
+        return replace(host, name="this machine's memory", reserve=_CPU_RESERVE)
     try:
         found = card(devices.name())
     except InputError:
@@ -91,6 +92,8 @@ def tokens_by_memory(args: Any, made: Plan | None) -> int | None:
     """The tokens of a pass for `max_tokens_per_batch: auto` on an accelerator: as many as the plan says fit, at most a
     few micro-batches'. None where a plan says nothing, or for another setting."""
     if made is None or made.card.kind == "cpu" or args.max_tokens_per_batch != "auto":
+        return None
+    if balances(made.model, made.settings.trained):  # micro-batches stay whole
         return None
     fits = tokens_that_fit(made)
     batch = made.settings.batch
