@@ -9,8 +9,9 @@ since none is lost either way; reading a prompt again for a completion that goes
 
 Prints, as geometric means over pairs of blocks with their 95 % intervals, how many times longer sampling and the whole
 step take when all groups are waited for, and how much longer than the bound sampling takes either way: all tokens at
-the speed that the engine has while at least three in four of a generation's completions are being sampled. Refuses to
-measure on a busy machine, and tells how much of it others used.
+the speed that the engine has while at least three in four of a generation's completions are being sampled; and how
+many steps the engine makes, whatever else the machine does. Refuses to measure on a busy machine, and tells how much of
+it others used.
 """
 
 from __future__ import annotations
@@ -35,22 +36,26 @@ _SETTLE = 2  # steps of a block that are not counted
 
 @dataclass(slots=True)
 class Block:
-    """The counted steps of one way: seconds of sampling and of whole steps, and tokens sampled."""
+    """The counted steps of one way: seconds of sampling and of whole steps, tokens sampled, and the engine's steps."""
 
     closing: bool
     generate: float = 0.0
     step: float = 0.0
     tokens: int = 0
+    passes: int = 0
     others: float = 0.0  # cores that others used
 
 
 @dataclass
 class Watch:
-    """Stands between the sampler and its engine: counts tokens, and how long each step of the engine takes."""
+    """Stands between the sampler and its engine: counts tokens and the engine's steps, and while `counting` how long
+    those take in which at least `many` completions are sampled."""
 
     engine: Any
     many: int
+    counting: bool = False
     tokens: int = 0
+    passes: int = 0
     seconds_full: float = 0.0
     tokens_full: int = 0
 
@@ -60,7 +65,8 @@ class Watch:
     def poll(self) -> Any:
         running, began = self.engine.unfinished(), time.perf_counter()
         found = self.engine.poll()
-        if running >= self.many:
+        self.passes += 1
+        if self.counting and running >= self.many:
             self.seconds_full += time.perf_counter() - began
             self.tokens_full += running
         return self._count(found)
@@ -97,15 +103,17 @@ class Alternating:
             block.generate += record.times.generate
             block.step += record.times.step
             block.tokens += self.watch.tokens
+            block.passes += self.watch.passes
         elif self._done == _SETTLE:
             self._before = machine.usage()
-        self.watch.tokens = 0
+        self.watch.tokens = self.watch.passes = 0
+        self.watch.counting = self._done >= _SETTLE
         if self._done == _SETTLE + self.steps:
             block.others = machine.usage().others_since(self._before)
             self._turn(closing=not block.closing)
 
     def _turn(self, *, closing: bool) -> None:
-        self._done = 0
+        self._done, self.watch.counting = 0, False
         self.blocks.append(Block(closing))
         other = replace(self._settings, closing=None, at_once=0, most=self._settings.needed)
         self.trainer._refill._settings = self._settings if closing else other
@@ -187,9 +195,11 @@ def report(found: Alternating) -> list[str]:
     for place, way in enumerate(("closed early", "all awaited")):
         own = [pair[place] for pair in pairs]
         milliseconds = sum(each.generate for each in own) / sum(each.tokens for each in own) * 1e3
+        passes = sum(each.passes for each in own) / sum(each.tokens for each in own) * 1e3
+        over = ratio([each.generate / each.tokens / bound for each in own])
         lines.append(
-            f"{way}: {milliseconds:.3f} ms a token, {ratio([each.generate / each.tokens / bound for each in own])} "
-            f"times the bound ({bound * 1e3:.3f} ms)"
+            f"{way}: {passes:.1f} steps of the engine for 1000 tokens; {milliseconds:.3f} ms a token, {over} times the "
+            f"bound ({bound * 1e3:.3f} ms)"
         )
     return lines
 

@@ -187,11 +187,13 @@ def test_generations_that_are_closed_early_go_on_from_where_they_were(
     }
     for each in parted:
         ids = torch.tensor([[*each.prompt_ids, *each.completion_ids.tolist()]])
-        starts = [span["start"] for span in each.weight_spans or ()] + [len(each.completion_ids)]
-        for span, end in zip(each.weight_spans or (), starts[1:], strict=True):
-            with torch.inference_mode():
-                logits = models[span["version"]](ids).logits[0, len(each.prompt_ids) - 1 : -1].float()
+        spans = each.weight_spans or ()
+        for (start, version), end in zip(
+            spans, [start for start, _ in spans[1:]] + [len(each.completion_ids)], strict=True
+        ):
+            with torch.no_grad():
+                logits = models[version](ids).logits[0, len(each.prompt_ids) - 1 : -1].float()
             logits[:, 1] += 3.0
             logps = logits.log_softmax(-1).gather(1, ids[0, len(each.prompt_ids) :, None])[:, 0].numpy()
-            own = slice(span["start"], end)
+            own = slice(start, end)
             assert np.abs(logps[own] - each.logps[own]).max() < 1e-3

@@ -60,7 +60,7 @@ def drawn_in(record: RolloutRecord) -> int:
 
 
 def told(record: RolloutRecord) -> tuple[Any, ...]:
-    spans = [tuple(span.values()) for span in record.weight_spans or ()]
+    spans = list(record.weight_spans or ())
     return (
         record.generation, record.group_id, record.index, tuple(record.completion_ids), tuple(record.logps), spans,
         record.weight_version, record.reward, record.advantage,
@@ -112,8 +112,7 @@ def test_parts_keep_the_log_probabilities_of_the_weights_that_sampled_them(
     assert len(parted) > 10
     assert max(len(record.weight_spans or ()) for record in parted) == 3
     for record in trained(memory):
-        spans = [(each["start"], each["version"]) for each in record.weight_spans or ()]
-        spans = spans or [(0, record.weight_version)]
+        spans = list(record.weight_spans or [(0, record.weight_version)])
         assert spans[0][0] == 0
         assert spans == sorted(set(spans))
         assert record.weight_version == min(version for _, version in spans)

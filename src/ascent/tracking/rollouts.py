@@ -6,7 +6,7 @@ The schema is documented in docs/run-directory.md; its version stands in the fil
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ class RolloutRecord:
     audit_outcomes: Sequence[str] | None = None
     markers: Sequence[str] | None = None
     signal: bool | None = None
-    weight_spans: Sequence[Mapping[str, int]] | None = None
+    weight_spans: Sequence[tuple[int, int]] | None = None
 
 
 def schema() -> pyarrow.Schema:

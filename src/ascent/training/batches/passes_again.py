@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascent import devices
 from ascent.algorithms.base import Part
 from ascent.training.batches.full_precision import computes_in_full, full_precision
 from ascent.training.batches.kept_passes import Pass, StepPasses

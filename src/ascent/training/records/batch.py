@@ -152,7 +152,7 @@ class BatchRecord:
             kept=dropped_why is None,
             dropped_why=dropped_why,
             sample_seconds=completion.finished_at - completion.submitted_at,
-            weight_spans=[{"start": start, "version": version} for start, version in completion.weight_spans] or None,
+            weight_spans=completion.weight_spans or None,
             trainer_logps=self._trainer_logps(place),
             visible_tests=score.visible_tests if score and verdict else None,
             signal=signal,
