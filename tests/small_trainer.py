@@ -50,19 +50,20 @@ def coarse_vowels(completions: list[str], **_: Any) -> list[float]:
 
 
 def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness` of the trainer. It
-    evaluates on `evaluated` rows."""
+    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness`, `verify` of the
+    trainer. It evaluates on `evaluated` rows."""
     from datasets import Dataset
 
     from ascent import GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config, staleness, evaluated = (
+    reward, engine, peft_config, staleness, verify, evaluated = (
         settings.pop(name, default)
         for name, default in (
             ("reward", vowels),
             ("engine", None),
             ("peft_config", None),
             ("staleness", 0),
+            ("verify", True),
             ("evaluated", 0),
         )
     )
@@ -93,4 +94,5 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
         engine=engine,
         peft_config=peft_config,
         staleness=staleness,
+        verify=verify,
     )

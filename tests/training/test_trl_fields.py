@@ -413,7 +413,9 @@ def outcome(trainer: Callable[[], Any]) -> tuple[str, Any]:
     return "made", (kept, getattr(made, "generation_kwargs", None))
 
 
-DYNAMIC_SAMPLING = {"max_resample_factor", "max_surplus_age", "curriculum"}  # changes the data: not TRL's any more
+DYNAMIC_SAMPLING = {  # changes the data: not TRL's any more
+    "max_resample_factor", "max_surplus_age", "curriculum", "oversample_factor", "max_straggler_age"
+}  # fmt: skip
 OF_ASCENT = {"plain", "seeded_sampling", "output_dir", "model_init_kwargs", "use_vllm", *DYNAMIC_SAMPLING}
 
 

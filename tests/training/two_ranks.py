@@ -193,7 +193,12 @@ def main() -> None:
     dies_between_two_submits()
     transport_is_missing()
     lost_here_and_updating_there()
-    for scenario in (drawing_on_two_ranks.drawn, drawing_on_two_ranks.fails, drawing_on_two_ranks.spread):
+    for scenario in (
+        drawing_on_two_ranks.drawn,
+        drawing_on_two_ranks.late,
+        drawing_on_two_ranks.fails,
+        drawing_on_two_ranks.spread,
+    ):
         scenario(POLICY, FOLDER, RANK, write)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from ascent.errors import InputError
 from ascent.types import Completion, EngineStats, RolloutRequest
@@ -79,6 +79,20 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Free memory and processes. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class AbortingEngine(Protocol):
+    """A RolloutEngine that can stop in the middle of completions and hand out what it has of them."""
+
+    def cannot_abort(self) -> str | None:
+        """Why it can't after all; None where it can."""
+        ...
+
+    def abort(self) -> list[Completion]:
+        """Break off all that is unfinished. Returns each of them once, with the tokens and log-probabilities so far,
+        perhaps none, and finish_reason "abort"; one that came to its end meanwhile, as `poll` would."""
         ...
 
 

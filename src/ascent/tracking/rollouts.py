@@ -16,7 +16,7 @@ from ascent.types import Logps, TokenIds
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 2  # 2: evaluation
+SCHEMA_VERSION = 3  # 2: evaluation; 3: weight_spans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +54,7 @@ class RolloutRecord:
     kept: bool
     dropped_why: str | None
     sample_seconds: float
+    weight_spans: Sequence[tuple[int, int]] | None = None  # of each part: its first token, the weights that sampled it
 
 
 def schema() -> pyarrow.Schema:
@@ -91,6 +92,7 @@ def schema() -> pyarrow.Schema:
             ("kept", pa.bool_()),
             ("dropped_why", text),
             ("sample_seconds", number),
+            ("weight_spans", pa.list_(pa.struct([("start", pa.int32()), ("version", pa.int64())]))),
         ],
         metadata={"ascent.rollouts": str(SCHEMA_VERSION)},
     )

@@ -28,7 +28,7 @@ from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.arguments import GRPOConfig
-from ascent.training.engines.settings import from_config
+from ascent.training.engines.settings import from_config, sampled_at_once
 from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.launch.stopping import StopAtStepEnd
@@ -242,7 +242,7 @@ def _engine(
         config,
         str(folder),
         model_dtype=_model_dtype(args),
-        batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        batch=sampled_at_once(args),
         longest_prompt=tasks.longest_prompt,
         completion=args.max_completion_length or context,
         context=context,

@@ -309,7 +309,7 @@ class GRPOTrainer(Updating):
             apart = self.multi_objective_aggregation == "normalize_then_sum"
             silent = without_signal(rewards, self.reward_weights, self.num_generations or 1, each_function=apart)
             batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
-            if self._refill is None:  # which counts what it drew
+            if self._refill is None or not self._refill.replaces:  # otherwise it counts what it drew
                 self._silence.heard(silent)
         for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward) and batch.filled is None:

@@ -94,6 +94,26 @@ class ColocatedEngine:
         """See RolloutEngine."""
         return len(self._pending)
 
+    def cannot_abort(self) -> str | None:
+        """See AbortingEngine."""
+        return None
+
+    def abort(self) -> list[Completion]:
+        """See AbortingEngine. A step that vLLM has begun in advance is let go: its tokens are sampled again."""
+        states = {state.external_req_id: state for state in self._engine.output_processor.request_states.values()}
+        parts = []
+        for request_id in list(self._pending):
+            state = states[request_id]
+            tokens, logprobs = state.detokenizer.output_token_ids, state.logprobs_processor.logprobs
+            parts.append(self._completion(request_id, tokens, logprobs, "abort"))
+        self._engine.abort_request(list(states))
+        core = self._engine.engine_core.engine_core
+        while core.batch_queue:
+            self._engine.step()
+        for part in parts:
+            self._counter.finished(part)
+        return parts
+
     def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
         del others_do
@@ -131,15 +151,21 @@ class ColocatedEngine:
             self._engine = None
 
     def _complete(self, output: Any) -> Completion:
-        pending = self._pending.pop(output.request_id)
         sample = output.outputs[0]
+        reason = cast(FinishReason, sample.finish_reason)
+        return self._completion(output.request_id, sample.token_ids, sample.logprobs, reason)
+
+    def _completion(
+        self, request_id: str, token_ids: Sequence[int], logprobs: Any, finish_reason: FinishReason
+    ) -> Completion:
+        pending = self._pending.pop(request_id)
         return Completion(
             group_id=pending.request.group_id,
             index=pending.index,
             prompt_ids=pending.request.prompt_ids,
-            token_ids=as_token_ids(sample.token_ids),
-            logps=sampled_logps(sample.logprobs),
-            finish_reason=cast(FinishReason, sample.finish_reason),
+            token_ids=as_token_ids(token_ids),
+            logps=sampled_logps(logprobs),
+            finish_reason=finish_reason,
             weight_version=self._version,
             submitted_at=pending.submitted_at,
             finished_at=time.monotonic(),

@@ -130,6 +130,7 @@ class BatchRecord:
             kept=dropped_why is None,
             dropped_why=dropped_why,
             sample_seconds=completion.finished_at - completion.submitted_at,
+            weight_spans=completion.weight_spans or None,
         )
 
     def _dropped_why(self, place: int) -> str | None:
