@@ -355,5 +355,5 @@ class GRPOTrainer(Checkpointing):
         generation, use = None if self._plain else self._generation - 1, self._memory.step(engine)
         record = step_record(self.state, generation, metrics, signals, times, engine, use)
         here = self._recorder if self.accelerator.is_main_process else None
-        found = here.step(record) if here is not None else {}
-        logged.add(self._metrics["train"], record, found, trackers=bool(self.args.report_to))
+        found = None if here is None else here.step(record)
+        logged.add(self._metrics["train"], record, found or {}, trackers=bool(self.args.report_to))

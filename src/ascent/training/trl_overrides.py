@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 TRL_VERSION = "1.16"
-# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating`, `checkpointing` or `trainer`
+# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating`,
+# `checkpointing` or `trainer`
 OVERRIDDEN: dict[str, str] = {
     "_generate_and_score_completions": "knows the rows of a batch first, or chooses them; records its completions",
     "_generate_single_turn": "samples with Ascent's engine and starts rewards; takes TRL's place",
