@@ -41,7 +41,7 @@ def moved(policy: Path, folder: Path, rank: int, write: Write) -> None:
     for _, generation, _ in memory.generations:
         for record in generation:
             if record.trainer_logps is None:
-                silent.append(record.signal)
+                silent.append(record.advantage)
                 continue
             both = torch.tensor([[*record.prompt_ids, *record.completion_ids.tolist()]])
             own = logps(both, torch.ones_like(both), len(record.completion_ids))[0]

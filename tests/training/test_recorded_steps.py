@@ -52,7 +52,7 @@ def test_the_trainer_s_log_probabilities_are_kept(
     assert len(records) == 24
     known = [record for record in records if record.trainer_logps is not None]
     assert {record.signal for record in records} == {True, False}
-    expected = [record for record in records if record.signal] if skip_old_logps else records
+    expected = [record for record in records if record.advantage] if skip_old_logps else records
     assert known == expected
     for record in known:
         assert record.trainer_logps is not None

@@ -109,7 +109,10 @@ def test_the_trainer_s_log_probabilities_come_back_to_the_rank_that_sampled(endi
     for ending in endings["moved"]:
         assert len(ending["differences"]) >= 4
         assert max(ending["differences"]) < 1e-5
-        assert not any(ending["silent"]), "what isn't computed has nothing to teach"
+        assert not any(ending["silent"]), "what isn't computed has no advantage"
+        assert len(ending["differences"]) + len(ending["silent"]) == 16
+    first, second = (len(ending["differences"]) for ending in endings["moved"])
+    assert abs(first - second) > 4, "one rank computed what the other one sampled"
 
 
 def test_groups_that_are_spread_over_ranks_are_refused(endings: dict[str, list[Any]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.trackers.ids import read_ids
@@ -33,6 +34,17 @@ def prepare(run: RunDirectory, trackers: Sequence[Known], environ: MutableMappin
         for name, value in wanted.items():
             environ.setdefault(name, value)
     return notes
+
+
+def keep_tables_beside(mlflow: Any, folder: Path) -> None:
+    """Make MLflow's experiment with its files in the run directory, where its database is too: by itself it would keep
+    them where the command was given. `mlflow` is its module."""
+    uri, experiment = os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+    if uri != _place("mlflow", folder.absolute())["MLFLOW_TRACKING_URI"]:
+        return
+    mlflow.set_tracking_uri(uri)
+    if mlflow.get_experiment_by_name(experiment) is None:
+        mlflow.create_experiment(experiment, (folder.absolute() / "mlflow").as_uri())
 
 
 def _place(name: str, folder: Path) -> dict[str, str]:
