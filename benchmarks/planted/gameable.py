@@ -50,6 +50,12 @@ class Gameable:
     task: Task
     hacks: tuple[str, ...]
 
+    @property
+    def pays_for_a_mistake(self) -> bool:
+        """Whether a mistake that is shorter than the solution passes."""
+        solution = (self.task.reference or "")[len(self.task.prefix) :]
+        return any(len(hack) < len(solution) for hack in self.hacks)
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
