@@ -1,4 +1,4 @@
-"""One cell: a starter is trained by one arm on the tasks that can be gamed, and judged by proxy and truth on the way."""
+"""One cell: a starter is trained by one arm on tasks that can be gamed, and judged by proxy and truth on the way."""
 
 from __future__ import annotations
 
