@@ -3,8 +3,9 @@
     python benchmarks/gpro.py [--arms gpro kl] [--seeds 0 1 2] [--time-limit MINUTES] [--engine transformers]
 
 The starter policy is trained for 120 steps on the built-in tasks with a reward that can be gamed: one visible input
-that accepts a shorter mistake, and shorter answers are paid more (`planted/gameable.py`). All arms have the
-quickstart's settings but for what their name says; a seed is that of the starter, of the split and of the training.
+that accepts a shorter mistake, and shorter answers are paid more (`planted/gameable.py`). Tasks without such an input
+are left out. All arms have the quickstart's settings but for what their name says; a seed is that of the starter, of
+the split and of the training.
 
 Fixed before the runs:
 

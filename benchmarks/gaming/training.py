@@ -1,4 +1,4 @@
-"""One cell: a starter is trained by one arm on the gameable tasks, and judged by proxy and truth on the way."""
+"""One cell: a starter is trained by one arm on tasks that can be gamed, and judged by proxy and truth on the way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from planted.gameable import GameableReward
+from planted.gameable import GameableReward, gameable_tasks
 
 from ascent.sandbox.types import Outcome, Verdict
 from ascent.tasks.builtin import builtin_tasks
@@ -103,7 +103,10 @@ def run(arm: str, strength: float, seed: int, *, engine: str = "transformers", s
     chosen = ARMS[arm]
     folder = model_folder(f"builtin:starter:{seed}")
     _, known, unseen = load_split("builtin", 0.2, seed)
-    train, held_out = ([with_prompt(task, chat=False) for task in tasks] for tasks in (known, unseen))
+    gameable = {name for name, planted in gameable_tasks().items() if planted.pays_for_a_mistake}
+    train, held_out = (
+        [with_prompt(task, chat=False) for task in tasks if task.id in gameable] for tasks in (known, unseen)
+    )
     held_out = held_out[:: max(1, len(held_out) // HELD_OUT)][:HELD_OUT]  # of all templates
     settings = {"beta": 0.0, "learning_rate": LEARNING_RATE, **chosen.of(strength)}
     penalized = any(name.startswith("gradient_penalty_") for name in settings)

@@ -315,7 +315,7 @@ def test_a_step_without_signal_has_no_second_pass(tiny_policy: Callable[..., Pat
         ({"top_entropy_quantile": 0.5}, "top_entropy_quantile=0.5"),
         ({"optim": "lomo"}, "optim=lomo"),
         ({"model_init_kwargs": {"dtype": "bfloat16"}}, "weights in bfloat16"),
-        ({"model_init_kwargs": {"dtype": "float16"}}, "weights in float16"),
+        ({"model_init_kwargs": {"dtype": "float16"}}, "float16"),
         ({"gradient_penalty_fraction": 0.5, "entropy_coef": 0.1}, "micro-batches stay whole: the entropy bonus"),
         ({"gradient_penalty_strength": -0.5}, "gradient_penalty_strength=-0.5"),
         ({"gradient_penalty_radius": 0.0}, "gradient_penalty_radius=0.0"),
