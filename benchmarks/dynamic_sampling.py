@@ -33,7 +33,7 @@ class Alternating:
     in_rounds: list[float] = field(default_factory=list)
     tells_alarms: bool = False
 
-    def step(self, record: Any) -> None:
+    def step(self, record: Any) -> dict[str, float]:
         refill = self.trainer._refill
         judging = refill._judging
         if record.step > _WARM_UP:
@@ -41,6 +41,7 @@ class Alternating:
             taken = self.in_rounds if judging.in_batches else self.at_once
             taken.append(seconds / record.metrics["sampling/groups_drawn"])
         refill._judging = replace(judging, in_batches=not judging.in_batches)
+        return {}
 
     def sampled(self, done: int, total: int) -> None: ...
 

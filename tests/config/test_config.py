@@ -126,6 +126,11 @@ def test_contradictions_name_both_keys(tmp_path: Path) -> None:
     assert "rollout.max_model_len=100 contradicts trainer.vllm_max_model_length=200" in message
     message = refusal(tmp_path, {"model": {"path": "m", "dtype": "float32"}, "trainer": {"torch_dtype": "bfloat16"}})
     assert "model.dtype='float32' contradicts trainer.torch_dtype='bfloat16'" in message
+    every = "tracking.eval_every=5"
+    message = refusal(tmp_path, {"model": {"path": "m"}}, every, "tracking.evaluate=false")
+    assert "tracking.eval_every=5 contradicts tracking.evaluate=false" in message
+    message = refusal(tmp_path, {"model": {"path": "m"}}, every, "trainer.plain=true")
+    assert "tracking.eval_every=5 contradicts trainer.plain=true" in message
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:

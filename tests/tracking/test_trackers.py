@@ -56,6 +56,13 @@ def test_one_that_is_not_there_is_refused_with_its_packages() -> None:
     check_installed([])
 
 
+def test_a_folder_that_a_tracker_left_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "left_by_a_tracker" / "run-1").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not tracker_names.is_installed(Known("x", "left_by_a_tracker", ()))
+    assert tracker_names.is_installed(Known("x", "json", ()))
+
+
 def test_doctor_tries_those_that_a_run_can_name() -> None:
     assert sorted(NAMES) == sorted(BY_NAME) == sorted(LOG_TABLE)
 
@@ -203,6 +210,26 @@ def test_a_tracker_that_recovers_goes_on(guarded: Callable[..., Any]) -> None:
     fails = iter([True, True, False, True, True, False])
     made = guarded(lambda event: ValueError("full") if event == "on_log" and next(fails) else None)
     for _ in range(6):
+        made.on_log(None, State(), None, logs={"loss": 1.0})
+    assert len(made.inner.events) == 6
+    assert len(made.told) == 1
+
+
+@torch_only
+def test_without_its_tables_or_its_name_a_tracker_still_gets_figures(
+    guarded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ascent.tracking.trackers import guard
+
+    def fail(*_: Any) -> Any:
+        raise AttributeError("not in this release")
+
+    made = guarded()
+    monkeypatch.setitem(LOG_TABLE, "wandb", fail)
+    monkeypatch.setitem(guard._NAMED, "wandb", fail)
+    made.on_train_begin(None, State(), None)
+    for number in range(5):
+        made.evidence[:] = [record(sample_id=f"run/{number}/0/0")]
         made.on_log(None, State(), None, logs={"loss": 1.0})
     assert len(made.inner.events) == 6
     assert len(made.told) == 1

@@ -64,6 +64,9 @@ def test_what_nobody_looked_at_is_absent_and_not_none() -> None:
     unaudited = figures(completion(outcomes=[PASSED]), completion(outcomes=[FAILED]))
     assert unaudited["passed_visible"] == 1
     assert not {"hollow", "passers_known", "solved", "marked", "ess", "hidden_fraction"} & set(unaudited)
+    failed = completion(outcomes=[PASSED], audit_outcomes=None)
+    one_failed = figures(failed, completion(outcomes=[PASSED], audit_outcomes=[PASSED] * 2))
+    assert (one_failed["passed_visible"], one_failed["passers_known"], one_failed["solved"]) == (2, 1, 1)
     none_passes = figures(completion(outcomes=[FAILED]), completion(outcomes=[FAILED]))
     assert (none_passes["hollow"], none_passes["solved"]) == (0, 0)
     nothing_hidden = figures(completion(outcomes=[PASSED], audit_outcomes=[]))

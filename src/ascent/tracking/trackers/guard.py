@@ -13,10 +13,11 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from ascent.compat.swanlab_run import begin_run
 from ascent.tracking.rollouts import RolloutRecord
 from ascent.tracking.trackers.ids import keep_id
 from ascent.tracking.trackers.names import Known
-from ascent.tracking.trackers.places import keep_tables_beside
+from ascent.tracking.trackers.places import PROJECT, keep_tables_beside
 from ascent.tracking.trackers.samples import LOG_TABLE, rows_of
 
 _GIVEN_UP_AFTER = 3  # failures in a row
@@ -53,35 +54,41 @@ class Guarded(TrainerCallback):
         """Hand an event on, and what belongs to it; no error comes back."""
         if self._failures >= _GIVEN_UP_AFTER:
             return
+        begins, logs = event == "on_train_begin" and state.is_world_process_zero, event == "on_log"
+        if logs:
+            keywords["logs"] = {name: value for name, value in keywords["logs"].items() if value is not None}
+        if begins and self.name == "mlflow":
+            self._attempt(event, lambda: keep_tables_beside(self.inner._ml_flow, self._beside.ids.parent))
+        if begins and self.name == "swanlab":
+            self._attempt(event, lambda: begin_run(self.inner._swanlab, PROJECT, str(args.run_name)))
+        if not self._attempt(event, lambda: getattr(self.inner, event)(args, state, control, **keywords)):
+            self._failures += _GIVEN_UP_AFTER if event == "on_train_begin" else 1
+        elif begins:
+            self._attempt(event, lambda: keep_id(self._beside.ids, self.name, _NAMED[self.name](self.inner, args)))
+        elif logs:
+            self._failures = 0
+            if state.is_world_process_zero:
+                self._attempt("samples", lambda: self._show_samples(state.global_step))
+
+    def _attempt(self, what: str, do: Callable[[], object]) -> bool:
+        """Whether it went well; otherwise that is told, once."""
         try:
-            if event == "on_log":
-                keywords["logs"] = {name: value for name, value in keywords["logs"].items() if value is not None}
-            if event == "on_train_begin" and state.is_world_process_zero and self.name == "mlflow":
-                keep_tables_beside(self.inner._ml_flow, self._beside.ids.parent)
-            getattr(self.inner, event)(args, state, control, **keywords)
-            if event == "on_train_begin" and state.is_world_process_zero:
-                keep_id(self._beside.ids, self.name, _NAMED[self.name](self.inner, args))
-            elif event == "on_log" and state.is_world_process_zero:
-                self._show_samples(state.global_step)
-                self._failures = 0
+            do()
         except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the training goes on
-            self._failed(event, error)
+            if not self._told:
+                self._told = True
+                what = f"{what}: {type(error).__name__}: {error}"
+                self._beside.tell(
+                    f"note: the tracker {self.name} failed ({what}). The training goes on, and metrics.jsonl has it all"
+                )
+            return False
+        return True
 
     def _show_samples(self, step: int) -> None:
         records = self._beside.evidence()
         if records and records[0].sample_id != self._shown:
             self._shown = records[0].sample_id
             LOG_TABLE[self.name](self.inner, step, rows_of(records))
-
-    def _failed(self, event: str, error: Exception) -> None:
-        self._failures = _GIVEN_UP_AFTER if event == "on_train_begin" else self._failures + 1
-        if not self._told:
-            self._told = True
-            what = "it gets nothing" if event == "on_train_begin" else f"{_GIVEN_UP_AFTER} failures in a row end it"
-            self._beside.tell(
-                f"note: the tracker {self.name} failed ({event}: {type(error).__name__}: {error}); {what}. The "
-                "training goes on, and metrics.jsonl has all figures"
-            )
 
 
 def _forwarded(event: str) -> Callable[..., None]:

@@ -38,8 +38,9 @@ def named(report_to: Any) -> list[Known]:
 
 
 def is_installed(known: Known) -> bool:
-    """Whether its module can be found."""
-    return importlib.util.find_spec(known.module) is not None
+    """Whether its module can be found. A folder of its name, such as W&B leaves where it ran, is none."""
+    spec = importlib.util.find_spec(known.module)
+    return spec is not None and spec.origin is not None
 
 
 def check_installed(trackers: Iterable[Known]) -> None:

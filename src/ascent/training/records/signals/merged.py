@@ -88,8 +88,8 @@ def _figures(groups: Sequence[GroupSums]) -> dict[str, float | None]:
         found["length_reward_correlation"] = _correlation(groups)
     if total.get("ww"):
         found["ess"] = total["w"] ** 2 / (total["ess_completions"] * total["ww"])
-    if total.get("solved_known", 0.0) < total.get("judged", 0.0):
-        found.pop("solved", None)  # nobody looked at the hidden tests of some that pass all visible ones
+    if total.get("solved_known", 0.0) < total.get("judged", 0.0) and not total.get("passers_known"):
+        found.pop("solved", None)  # nobody looked at the hidden tests of those that pass all visible ones
     return found
 
 
