@@ -146,9 +146,6 @@ FAULTS: Mapping[str, Planted] = {
         frozenset({"hollow-passes", "reward-without-truth"}),
         plant=special_casing,
     ),
-    "gameable": Planted(
-        ("reward.functions=['planted.gameable:GameableReward']",), frozenset({"hollow-passes", "reward-without-truth"})
-    ),
     "length-paid": Planted(
         ("reward.functions=[code, {function: 'planted.faults:paid_length', weight: 2.0}]",),
         frozenset({"length", "reward-without-truth"}),
