@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def _measure(run: Path) -> dict[str, Any]:
             "its group": f"group?id={one['group_id']}",
         }.items():
             pages[name] = _seconds(get(path))
-    searches = {text: _seconds(lambda text=text: rollouts.listing(Filter(q=text))) for text in TEXTS}
+    searches = {text: _seconds(partial(rollouts.listing, Filter(q=text))) for text in TEXTS}
     complete = all(hits.complete for hits in rollouts._searches.values())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     small = "small" in run.name

@@ -78,7 +78,7 @@ def test_filters_count_what_the_files_hold(runs: RunLibrary, get: Get) -> None:
     assert len(kept) == 40 * 4 * 8
     assert 0 < len(hollow) < len(solved)
     expected = {
-        (): len(kept),
+        ("of", "training"): len(kept),
         ("outcome", "hollow"): len(hollow),
         ("outcome", "solved"): len(solved),
         ("outcome", "unsolved"): len(kept) - len(solved),
@@ -97,8 +97,9 @@ def test_filters_count_what_the_files_hold(runs: RunLibrary, get: Get) -> None:
         ("q", "def F(X"): 0,
         ("q", "write a function"): 0,
     }
-    for query, count in expected.items():
-        assert total(get(ROLLOUTS, **dict([query] if query else []))) == count, query
+    for (name, value), count in expected.items():
+        assert total(get(ROLLOUTS, **{name: value})) == count, (name, value)
+    assert total(get(ROLLOUTS)) == len(kept)
     assert total(get(ROLLOUTS, q="write a function", field="prompt")) == len(kept), "in either case without capitals"
     both = total(get(ROLLOUTS, outcome="hollow", task="linear/0003", q="return"))
     assert both == sum(row["task_id"] == "linear/0003" for row in hollow)

@@ -126,12 +126,23 @@ def watched(page: Any, home: str) -> Visit:
     """A page of which every error, dialog and request to elsewhere is noted."""
     visit = Visit(page, home)
     own = (home, "data:", "blob:")
-    page.on("request", lambda request: request.url.startswith(own) or visit.wrong.append(f"asked {request.url}"))
-    page.on(
-        "console", lambda said: said.type in {"error", "warning"} and visit.wrong.append(f"{said.type}: {said.text}")
-    )
+
+    def asked(request: Any) -> None:
+        if not request.url.startswith(own):
+            visit.wrong.append(f"asked {request.url}")
+
+    def said(message: Any) -> None:
+        if message.type in {"error", "warning"}:
+            visit.wrong.append(f"{message.type}: {message.text}")
+
+    def opened(dialog: Any) -> None:
+        visit.wrong.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    page.on("request", asked)
+    page.on("console", said)
     page.on("pageerror", lambda error: visit.wrong.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (visit.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", opened)
     return visit
 
 

@@ -260,3 +260,24 @@ def test_which_files_count() -> None:
         "packed-000005-000005.parquet",
         "000010-rank0.parquet",
     ]
+
+
+def test_a_packed_file_that_has_to_be_cut_and_is_damaged_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 4, checkpoint=4)
+    pack(run.path)
+    path = run.rollouts / "packed-000000-000003.parquet"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(InputError, match=r"both sides of the checkpoint.*\n.*Move it out"):
+        run_directory.discard_after(run, RunState(2, 2, 2))
+    assert path.is_file()
+
+
+def test_a_report_of_what_is_moved_moves_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 4, checkpoint=4)
+    run.report.write_text("<p>4 steps")
+    assert run_directory.discard_after(run, RunState(4, 4, 4)) is None
+    assert run.report.is_file()
+    discarded = run_directory.discard_after(run, RunState(2, 2, 2))
+    assert discarded is not None
+    assert (discarded / "report.html").read_text() == "<p>4 steps"
+    assert not run.report.exists()

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ascent.errors import InputError
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -56,15 +58,22 @@ def split(path: Path, generation: int, beyond: Path) -> None:
     """Cut a packed file at a generation: what is before stays beside it under a name of its own, the rest goes to the
     folder `beyond`; then the file goes. A kill leaves the whole file, and the next call does it again.
 
-    Raises OSError or pyarrow.ArrowException where it can't be read or written.
+    Raises InputError where it can't be read, OSError where it can't be written.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     of = packed_generations(path.name)
     if of is None or generation not in of or generation == of.start:
         raise ValueError(f"{path.name} can't be cut at generation {generation}")
-    table = pq.read_table(path)
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} holds completions on both sides of the checkpoint, and can't be read to part them: {error}",
+            "Move it out of the run directory to go on without its completions.",
+        ) from error
     late = pc.greater_equal(table.column("generation"), generation)
     _write(table.filter(late), beyond / packed_name(generation, of.stop - 1))
     _write(table.filter(pc.invert(late)), path.with_name(packed_name(of.start, generation - 1)))

@@ -248,7 +248,8 @@ def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
     steps, metrics and alarms of later steps, later bad steps. The evaluation of the checkpoint's own step stays.
 
     `state` None means that the run starts anew: everything moves. Returns the folder, or None when nothing was beyond.
-    A kill at any moment loses nothing; what is not yet moved is moved the next time.
+    A kill at any moment loses nothing; what is not yet moved is moved the next time. Raises InputError for a packed
+    file that has to be cut in two and can't be read.
     """
     generation, step = (0, -1) if state is None else (state.generation, state.step)
     late = [path for path in sorted(run.rollouts.glob("*.parquet")) if _is_beyond(path.name, generation, step)]
@@ -275,6 +276,8 @@ def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
         write_text(folder / run.evaluation.name, run.evaluation.read_text(encoding="utf-8"))
         stored = json.loads(run.evaluation.read_text(encoding="utf-8"))
         write_json(run.evaluation, {**stored, "after": None})
+    if run.report.is_file():  # it shows what was moved
+        os.replace(run.report, folder / run.report.name)
     return folder
 
 
