@@ -266,14 +266,15 @@ def test_a_failure_in_the_second_pass_leaves_the_weights_of_the_step_before(
     from transformers import TrainerCallback
 
     trainer = make_trainer(tiny_policy(), tmp_path, gpro=True, gradient_penalty_radius=0.1)
-    usual, before = trainer.compute_loss, []
+    usual = trainer.compute_loss
+    before: list[Any] = []
 
     class Before(TrainerCallback):
         def on_step_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
             before[:] = [each.detach().clone() for each in model.parameters()]
 
     def fails(*args: Any, **keywords: Any) -> Any:
-        if trainer._batches.kept._again and trainer.state.global_step == 2:
+        if trainer._numerics.passes.is_repeating and trainer.state.global_step == 2:
             raise RuntimeError("planted")
         return usual(*args, **keywords)
 
