@@ -243,7 +243,7 @@ def test_with_a_penalty_that_adds_nothing_five_steps_are_grpos_bit_by_bit(
         same = {key for key, value in step.metrics.items() if rest[key] == value}
         timed = {key for key in rest if "time" in key or "per_second" in key or "mfu" in key or "shapes" in key}
         assert set(rest) - same <= timed
-    penalized = [step.metrics for step in also_seen.steps if not step.metrics["gradient_penalty/skipped"]]
+    penalized: list[Any] = [step.metrics for step in also_seen.steps if not step.metrics["gradient_penalty/skipped"]]
     assert penalized
     assert all(each["gradient_penalty/kl"] > 0 for each in penalized)
 
@@ -290,7 +290,9 @@ def test_a_failure_in_the_second_pass_leaves_the_weights_of_the_step_before(
 
 def test_what_was_seen_is_logged(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     _, seen = trained(tiny_policy(), tmp_path, gpro=True)
-    first = {key: value for key, value in seen.steps[0].metrics.items() if key.startswith("gradient_penalty/")}
+    first: dict[str, Any] = {
+        key: value for key, value in seen.steps[0].metrics.items() if key.startswith("gradient_penalty/")
+    }
     assert first["gradient_penalty/share"] == pytest.approx(1.0, rel=1e-3)
     assert first["gradient_penalty/probe/cosine"] > 0.8
     assert first["gradient_penalty/norm"] > 0
