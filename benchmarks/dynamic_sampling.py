@@ -31,8 +31,9 @@ class Alternating:
     trainer: Any = None
     at_once: list[float] = field(default_factory=list)
     in_rounds: list[float] = field(default_factory=list)
+    tells_alarms: bool = False
 
-    def step(self, record: Any) -> None:
+    def step(self, record: Any) -> dict[str, float]:
         refill = self.trainer._refill
         judging = refill._judging
         if record.step > _WARM_UP:
@@ -40,10 +41,16 @@ class Alternating:
             taken = self.in_rounds if judging.in_batches else self.at_once
             taken.append(seconds / record.metrics["sampling/groups_drawn"])
         refill._judging = replace(judging, in_batches=not judging.in_batches)
+        return {}
 
     def sampled(self, done: int, total: int) -> None: ...
 
     def generation(self, number: int, records: Any) -> None: ...
+
+    def expect(self, programs: Any) -> None: ...
+
+    def take_signals(self) -> list[Any]:
+        return []
 
     def settle(self) -> None: ...
 

@@ -56,6 +56,8 @@ def policy(folder: Path) -> Path:
 class Steps:
     """A Recorder that keeps the times of the steps."""
 
+    tells_alarms = False
+
     def __init__(self) -> None:
         self.times: list[Any] = []
 
@@ -69,12 +71,19 @@ class Steps:
 
     def evaluation(self, record: Any, records: Any) -> None: ...
 
+    def expect(self, programs: Any) -> None: ...
+
+    def take_signals(self) -> list[Any]:
+        """There are none."""
+        return []
+
     def settle(self) -> None: ...
 
-    def step(self, record: Any) -> None:
+    def step(self, record: Any) -> dict[str, float]:
         """Keep the times of one step."""
         if record.step > WARM_UP:
             self.times.append(record.times)
+        return {}
 
 
 def train(folder: Path, address: Any, staleness: int, args: argparse.Namespace, output: str) -> list[Any]:

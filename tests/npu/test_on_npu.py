@@ -181,8 +181,15 @@ def test_memory_that_runs_out_is_explained(
     softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_completion_length=32, **NOTHING_SAVED)
-    done = ascent(softnpu(memory=12 * 2**20), "train", config, "tracking.evaluate=false")
+    small = softnpu(memory=12 * 2**20)
+    refused = ascent(small, "train", config, "tracking.evaluate=false")
+    assert refused.returncode == 2
+    assert "error: memory: does not fit: training takes" in refused.stderr
+    assert "What gains most:" in refused.stderr
+    assert not (tmp_path / "runs" / "run").exists()
+    done = ascent(small, "train", config, "tracking.evaluate=false", "--force")
     assert done.returncode == 2
+    assert "warning: memory: does not fit" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("error:") == 1
     for said in (

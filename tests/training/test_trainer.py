@@ -281,6 +281,7 @@ def test_what_was_buffered_for_another_layout_is_sampled_again_with_a_note(
 
 def test_overridden_methods_of_trl_are_those_it_was_written_against() -> None:
     from ascent.training import trl_overrides
+    from ascent.training.checkpointing import Checkpointing
     from ascent.training.trainer import GRPOTrainer
     from ascent.training.updating import Updating
 
@@ -292,5 +293,7 @@ def test_overridden_methods_of_trl_are_those_it_was_written_against() -> None:
     from trl.trainer.grpo_trainer import GRPOTrainer as TRLTrainer
 
     inherited = {name for base in TRLTrainer.__mro__ for name in vars(base)} - set(vars(object))
-    defined = {name for kind in (GRPOTrainer, Updating) for name, value in vars(kind).items() if callable(value)}
+    defined = {
+        name for kind in (GRPOTrainer, Checkpointing, Updating) for name, value in vars(kind).items() if callable(value)
+    }
     assert defined & inherited - {"__init__"} == set(trl_overrides.OVERRIDDEN)

@@ -54,7 +54,6 @@ def test_the_page_of_the_documentation_is_made_from_the_table() -> None:
 
 REFUSED: dict[str, Any] = {
     "vllm_model_impl": "transformers",
-    "vllm_enable_sleep_mode": True,
     "vllm_tensor_parallel_size": 2,
 }
 
@@ -412,7 +411,9 @@ def outcome(trainer: Callable[[], Any]) -> tuple[str, Any]:
     return "made", (kept, getattr(made, "generation_kwargs", None))
 
 
-DYNAMIC_SAMPLING = {"max_resample_factor", "max_surplus_age", "curriculum"}  # changes the data: not TRL's any more
+DYNAMIC_SAMPLING = {  # changes the data: not TRL's any more
+    "max_resample_factor", "max_surplus_age", "curriculum", "oversample_factor", "max_straggler_age"
+}  # fmt: skip
 OF_ASCENT = {"plain", "seeded_sampling", "output_dir", "model_init_kwargs", "use_vllm", *DYNAMIC_SAMPLING}
 OF_ASCENT |= {"max_bad_steps", "npu_optim_level", "logging_nan_inf_filter"}  # the last by its default
 # refused together with the correction, which is on by default

@@ -13,9 +13,10 @@ from typing import Any
 
 import pydantic
 
+from ascent.config import algorithm_fields, renamed, trl_fields
 from ascent.config import file as config_file
-from ascent.config import renamed, trl_fields
 from ascent.config.sections import (
+    AlarmsSection,
     AlgorithmSection,
     MemorySection,
     ModelSection,
@@ -44,6 +45,7 @@ class RunConfig(Section):
     rollout: RolloutSection = RolloutSection()
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
+    alarms: AlarmsSection = AlarmsSection()
     trainer: dict[str, Any] = pydantic.Field(default_factory=dict)
 
     @pydantic.field_validator("algorithm", mode="before")
@@ -82,6 +84,7 @@ _TRL_VLLM = {
     "use_vllm": ("rollout.engine", {True: "vllm", False: "transformers"}),
     "vllm_mode": ("rollout.mode", None),
     "vllm_gpu_memory_utilization": ("memory.engine_share", None),
+    "vllm_enable_sleep_mode": ("memory.engine_sleep", None),
     "vllm_max_model_length": ("rollout.max_model_len", None),
     "vllm_server_base_url": ("rollout.server", None),
     "vllm_tensor_parallel_size": ("rollout.tensor_parallel_size", None),
@@ -96,13 +99,19 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     Returns the configuration and sentences about settings that were moved or ignored. Raises InputError that lists
     every problem with its place: unknown keys, wrong values, contradictions between TRL's names and ours.
     """
-    source = config_file.read(path, overrides)
+    return settled(config_file.read(path, overrides))
+
+
+def settled(source: config_file.Source) -> tuple[RunConfig, list[str]]:
+    """The configuration that was parsed, as `load` gives it. Raises what `load` raises."""
     notes: list[str] = []
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
     if isinstance(trainer, dict):
+        trainer, of_algorithm, problems = algorithm_fields.move(source, trainer)
         problems += settle(source, trainer, "trainer.", trainer_fields())
         stays, moved, notes = renamed.settle(trainer)
+        notes = of_algorithm + notes
         stays, mapped = _map_trl_vllm(stays)
         source.values["trainer"] = stays
         for key, (value, old_key) in (*moved.items(), *mapped.items()):
@@ -114,10 +123,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
         config = RunConfig.model_validate(source.values)
     except pydantic.ValidationError as error:
         problems += [_explain(detail, source) for detail in error.errors()]
-        raise _refusal(path, problems) from None
+        raise _refusal(source.origin, problems) from None
     problems += _contradictions(config)
     if problems:
-        raise _refusal(path, problems)
+        raise _refusal(source.origin, problems)
     own_devices = config.rollout.mode == "server" and config.rollout.server_devices is None
     if own_devices and config_file.get(source.values, "memory.engine_share") is not None:
         notes.append("memory.engine_share is ignored with rollout.mode=server: servers have devices of their own")
@@ -157,10 +166,10 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def _refusal(path: Path, problems: list[str]) -> InputError:
+def _refusal(origin: str, problems: list[str]) -> InputError:
     if len(problems) == 1:
         return InputError(problems[0])
-    return InputError(f"{path}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
+    return InputError(f"{origin}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
 def _map_trl_vllm(trainer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
@@ -191,11 +200,12 @@ def _move(source: config_file.Source, key: str, value: Any, old_key: str) -> lis
 
 def _check_trainer(source: config_file.Source) -> list[str]:
     fields = trainer_fields()
+    known = [*fields, *algorithm_fields.owners()]
     problems = []
     for key, value in source.values["trainer"].items():
         dotted = f"trainer.{key}"
         if key not in fields:
-            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, fields)}")
+            problems.append(f"{source.place(dotted)}: {dotted}: unknown setting{nearest(key, known)}")
             continue
         kinds = fields[key]
         if kinds is not None and is_wrong(value, kinds):
@@ -285,9 +295,21 @@ def _contradictions(config: RunConfig) -> list[str]:
                 lambda name: config.trainer.get(name, trl_fields.FIELDS[name].usual), _engine_of(config.rollout)
             )
         ]
+    problems += _evaluation_contradictions(config)
     if "output_dir" in config.trainer:
         problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
     return problems + _rollout_contradictions(config)
+
+
+def _evaluation_contradictions(config: RunConfig) -> list[str]:
+    every = config.tracking.eval_every
+    if every is None:
+        return []
+    if not config.tracking.evaluate:
+        return [f"tracking.eval_every={every} contradicts tracking.evaluate=false; keep one of them"]
+    if config.trainer.get("plain"):
+        return [f"tracking.eval_every={every} contradicts trainer.plain=true: TRL's path has trainer.eval_strategy"]
+    return []
 
 
 def _engine_of(rollout: RolloutSection) -> trl_fields.Engine:
@@ -300,13 +322,20 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
     rollout, usual = config.rollout, RolloutSection()
     if config.trainer.get("plain"):
         return []
+    if config.memory.engine_sleep and rollout.engine != "vllm":
+        return [f"memory.engine_sleep=True, which only vLLM has, contradicts rollout.engine={rollout.engine}"]
     if rollout.mode == "colocate":
         return _speculative_contradictions(config) + [
             f"rollout.{key}={getattr(rollout, key)!r} means something only with rollout.mode=server"
             for key in _ONLY_SERVER
             if getattr(rollout, key) != getattr(usual, key)
         ]
-    problems = []
+    problems = [
+        f"memory.{key}={getattr(config.memory, key)!r} makes room on a device that trainer and engine share; it "
+        "contradicts rollout.mode=server"
+        for key in ("engine_sleep", "offload")
+        if getattr(config.memory, key) != getattr(MemorySection(), key)
+    ]
     count = rollout.replicas * rollout.tensor_parallel_size
     if rollout.server_devices is not None and len(set(rollout.server_devices)) != count:
         problems.append(

@@ -73,11 +73,7 @@ _OWN = (
         usual="vllm",
     ),
     Field(
-        "vllm_enable_sleep_mode",
-        "REFUSED",
-        "the engine keeps its memory between generations; lower vllm_gpu_memory_utilization, or sample on servers",
-        ("colocate",),
-        usual=False,
+        "vllm_enable_sleep_mode", "ENGINE", "the engine gives its memory back between generations", ("colocate",), False
     ),
     Field(
         "vllm_tensor_parallel_size",
@@ -97,6 +93,8 @@ _OWN = (
     Field(
         "max_surplus_age", "ENGINE", "Ascent's own, with the above: how old groups sampled in advance may be", usual=0
     ),
+    Field("oversample_factor", "ENGINE", "Ascent's own: generations are closed without their stragglers", usual=1.0),
+    Field("max_straggler_age", "ENGINE", "Ascent's own, with the above: how often a group may be late", usual=4),
     Field(
         "curriculum", "ENGINE", "Ascent's own, with the above: seldom draws what is always or never solved", usual=False
     ),

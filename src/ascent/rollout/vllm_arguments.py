@@ -23,6 +23,7 @@ def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
         "enforce_eager": settings.enforce_eager,
         "gpu_memory_utilization": settings.engine_share,
         "kv_cache_memory_bytes": settings.kv_cache_bytes,
+        "enable_sleep_mode": settings.sleeps,
         "trust_remote_code": settings.trust_remote_code,
         "speculative_config": speculative_config(settings.speculative, settings.speculative_tokens),
         "hf_overrides": {} if settings.head_dtype is None else {"head_dtype": settings.head_dtype},

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ascent.memory import measured
 from ascent.rollout.weights.verify.expected_differences import expected_difference
 from ascent.selftest.children import Ended, run_child
 from ascent.selftest.report import CheckResult
@@ -69,7 +70,20 @@ def train(folder: Path, steps: int, *, on_cpu: bool, engine: str, dtype: str) ->
     results = [CheckResult(name, "failed" if strange else "passed", ended.seconds, what, figures)]
     if engine == "vllm":
         results.append(compare_engine(lines, dtype))
+    results.append(compare_memory(folder / "runs" / "steps"))
     return results
+
+
+def compare_memory(run: Path) -> CheckResult:
+    """Each phase's peak beside what was planned: figures to report, which judge the plan, not the card."""
+    name, kept = "memory by phase", measured.read(run)
+    if kept is None or not kept["compared"]:
+        return CheckResult(name, "failed", 0.0, "no phase's memory was both planned and measured")
+    figures = {
+        f"{row['phase']}, {what} MiB": row[what] / 2**20 for row in kept["compared"] for what in ("measured", "planned")
+    }
+    told = "; ".join(finding["what"] for finding in kept["findings"])
+    return CheckResult(name, "passed", 0.0, told or "planned and measured, phase by phase", figures)
 
 
 def compare_engine(lines: list[dict[str, Any]], dtype: str) -> CheckResult:

@@ -25,6 +25,11 @@ class GRPOConfig(TRLConfig):
     max_surplus_age: with dynamic sampling, as many more groups are asked for at once as the last generations let
         expect to be without signal; what is too much is trained on later, up to so many optimizer steps after the
         weights that sampled it. 0 (default) asks for no more than is known to be needed.
+    oversample_factor: above 1, a generation begins with so many times the groups that it needs, and is closed as soon
+        as enough of them are complete. Completions that are not there by then are broken off, and go on in the next
+        generation, where their groups are trained on as a whole. Needs vLLM. Prompts come from an order of their own.
+    max_straggler_age: with the above, how many generations may be closed without a group. One that is older is waited
+        for; none is ever dropped.
     curriculum: with dynamic sampling, tasks whose last groups were all solved, or all unsolved, are drawn seldom.
     npu_optim_level: what is computed in which precision: "O0" all in float32; "O1" float32 weights with autocast; "O2"
         half-precision weights made of float32 masters, with FSDP2. None: as `bf16` and `fp16` say.
@@ -59,6 +64,12 @@ class GRPOConfig(TRLConfig):
     )
     max_surplus_age: int = field(
         default=0, metadata={"help": "Groups sampled in advance may be so many optimizer steps old."}
+    )
+    oversample_factor: float = field(
+        default=1.0, metadata={"help": "Sample more groups than needed; what is late goes on in the next generation."}
+    )
+    max_straggler_age: int = field(
+        default=4, metadata={"help": "How many generations may be closed without a group that is not complete."}
     )
     curriculum: bool = field(default=False, metadata={"help": "Seldom draw what is always or never solved."})
     npu_optim_level: str | None = field(default=None, metadata={"help": "Precision: O0, O1 or O2."})

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 TRL_VERSION = "1.16"
-# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating` or `trainer`
+# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating`,
+# `checkpointing` or `trainer`
 OVERRIDDEN: dict[str, str] = {
     "_generate_and_score_completions": "knows the rows of a batch first, or chooses them; records its completions",
     "_generate_single_turn": "samples with Ascent's engine and starts rewards; takes TRL's place",
@@ -25,7 +26,8 @@ OVERRIDDEN: dict[str, str] = {
     "get_batch_samples": "with staleness, knows the next generation's rows; none beyond the last step",
     "evaluation_loop": "what is sampled inside is kept apart from the training, and recorded",
     "compute_loss": "the algorithm's, which is given TRL's; weighted where it is of a sub-batch",
-    "training_step": "hands micro-batches over, trains on sub-batches; timed; the algorithm may change gradients",
+    "training_step": "hands micro-batches over, trains on sub-batches; timed; the algorithm may change gradients, from "
+    "the same passes made again",
     "_get_grad_norm": "a step whose gradient isn't finite is skipped",
     "_maybe_log_save_evaluate": "writes the step's record before TRL clears its metrics",
     "_save_checkpoint": "adds Ascent's state; whole at any moment of a kill",

@@ -109,7 +109,7 @@ def test_a_bad_step_is_skipped_and_its_culprit_named(
     told = capsys.readouterr().err
     assert f"step {STEP} was skipped: the gradient's norm is {norms[STEP - 1]}" in told
     assert "suspect" in told
-    made = [step - (step >= STEP) for step in steps]
+    made = [step - 1 - (step > STEP) for step in steps]  # good steps before each
     assert run.series("learning_rate") == pytest.approx([1e-2 * (1 - each / 4) for each in made]), "linear, and waits"
 
 

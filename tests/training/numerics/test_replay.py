@@ -46,9 +46,9 @@ def test_the_passes_of_a_step_are_read_as_they_were_written(tiny_policy: Policy,
     import torch
 
     from ascent import devices
+    from ascent.training.batches.kept_passes import Pass
     from ascent.training.batches.rows import SubBatch
     from ascent.training.numerics.kept_step import load_passes, save_passes
-    from ascent.training.numerics.passes import Pass
 
     rows: dict[str, Any] = {
         "completion_ids": torch.arange(6).reshape(2, 3),
@@ -91,7 +91,7 @@ def test_a_step_repeats_with_its_loss_and_gradients(
 
     def norm(model: Any, grad_norm: Any = None) -> Any:
         if trainer.state.global_step == 1:  # what the step's gradients would have been, made on the spot
-            from ascent.training.numerics.passes import repeat
+            from ascent.training.batches.kept_passes import repeat
 
             passes = trainer._numerics.passes
             handles = list(planted._forward_hooks.items())

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.distributed.tensor import DTensor
 
+from ascent.training.batches.kept_passes import repeat
 from ascent.training.numerics.finding import Finding, gravest
-from ascent.training.numerics.passes import repeat
 from ascent.training.numerics.tracing import Trace
 
 _SQUARE_OVERFLOWS = 1e18  # the square of more is near the end of float32
@@ -25,6 +25,7 @@ def explain(trainer: Any, model: Any) -> Finding:
                 trace.begin(each.rows)
                 trace.end(repeat(trainer, model, each))
         found = trace.found or [_of_sums(model)]
+    model.zero_grad(set_to_none=True)
     here = dataclasses.replace(gravest(found), rank=accelerator.process_index)
     return gravest(trainer.agreement.ranks.exchange(here))
 

@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 
 from ascent.devices import Randomness
 from ascent.errors import InputError
+from ascent.training.batches.kept_passes import Pass
 from ascent.training.batches.rows import SubBatch
 from ascent.training.numerics.finding import Finding
-from ascent.training.numerics.passes import Pass
 
 STEP_FILE, MODEL = "step.json", "model"
 _META = "ascent.passes"

@@ -9,10 +9,10 @@ from typing import Any
 
 from datasets import Dataset
 
+from ascent.training.batches.kept_passes import StepPasses
 from ascent.training.numerics.activations import check_before_float16
 from ascent.training.numerics.guard import StepGuard
 from ascent.training.numerics.keeping import BadSteps
-from ascent.training.numerics.passes import StepPasses
 from ascent.training.numerics.precision import refuse_half_weights, tell_saturation
 from ascent.training.numerics.sources import Sources
 from ascent.training.records.recorder import Recorder, RunRecorder

@@ -36,9 +36,9 @@ def main(step: Path, model: Path, rank: int, dtype: str, out: Path) -> None:
     import torch
 
     from ascent import devices
+    from ascent.training.batches.kept_passes import repeat
     from ascent.training.numerics.finding import Finding, gravest
     from ascent.training.numerics.kept_step import KeptStep, load_passes, read_about
-    from ascent.training.numerics.passes import repeat
     from ascent.training.numerics.tracing import Trace
     from ascent.training.replay import repeated
 
