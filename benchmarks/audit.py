@@ -80,7 +80,7 @@ def measure(folder: Path, *, steps: int, engine: str, forget: bool) -> dict[str,
         recorder.watchers.append(turns[0].step)
         return usual(trainer, loaded, tasks, judge, recorder, *more)
 
-    running._train = train
+    running._train = train  # type: ignore[assignment]  # with one watcher more
     try:
         running.train(settings, directory)
     finally:

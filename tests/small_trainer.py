@@ -63,21 +63,23 @@ def coarse_vowels(completions: list[str], **_: Any) -> list[float]:
 
 
 def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer; `settings` are GRPOConfig's, and `reward`, `engine`, `peft_config`, `staleness`, `verify` of the
-    trainer. It evaluates on `evaluated` rows."""
+    """A GRPOTrainer; `settings` are GRPOConfig's, or with `gpro` GPROConfig's, and `reward`, `engine`, `peft_config`,
+    `staleness`, `offload`, `verify` of the trainer. It evaluates on `evaluated` rows."""
     from datasets import Dataset
 
-    from ascent import GRPOConfig, GRPOTrainer
+    from ascent import GPROConfig, GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config, staleness, evaluated, verify = (
+    reward, engine, peft_config, staleness, offload, evaluated, verify, gpro = (
         settings.pop(name, default)
         for name, default in (
             ("reward", vowels),
             ("engine", None),
             ("peft_config", None),
             ("staleness", 0),
+            ("offload", "none"),
             ("evaluated", 0),
             ("verify", True),
+            ("gpro", False),
         )
     )
     arguments: dict[str, Any] = {
@@ -100,7 +102,7 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
     return GRPOTrainer(
         str(folder),
         reward,
-        GRPOConfig(str(output), **arguments),
+        (GPROConfig if gpro else GRPOConfig)(str(output), **arguments),
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[:evaluated]) if evaluated else None,
         recorder=recorder,
@@ -108,4 +110,5 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
         peft_config=peft_config,
         staleness=staleness,
         verify=verify,
+        offload=offload,
     )

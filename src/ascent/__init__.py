@@ -14,16 +14,20 @@ if TYPE_CHECKING:
     from ascent.rewards.code import CodeReward
     from ascent.training.arguments import GRPOConfig
     from ascent.training.engines.servers import connect
+    from ascent.training.gpro_arguments import GPROConfig
+    from ascent.training.gpro_trainer import GPROTrainer
     from ascent.training.trainer import GRPOTrainer
 
 _PUBLIC = {
     "CodeReward": "ascent.rewards.code",
+    "GPROConfig": "ascent.training.gpro_arguments",
+    "GPROTrainer": "ascent.training.gpro_trainer",
     "GRPOConfig": "ascent.training.arguments",
     "GRPOTrainer": "ascent.training.trainer",
     "connect": "ascent.training.engines.servers",
 }
 
-__all__ = ["CodeReward", "GRPOConfig", "GRPOTrainer", "__version__", "connect"]
+__all__ = ["CodeReward", "GPROConfig", "GPROTrainer", "GRPOConfig", "GRPOTrainer", "__version__", "connect"]
 
 
 def __getattr__(name: str) -> Any:

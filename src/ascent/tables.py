@@ -32,6 +32,7 @@ ENGINES = {
 # algorithm.name: classes of `algorithms.base.Algorithm`, which are also the section's settings
 ALGORITHMS = {
     "grpo": "ascent.algorithms.grpo:GRPO",
+    "gpro": "ascent.algorithms.gpro:GPRO",
 }
 # reward.functions: reward functions, or classes of them (see `rewards.loading`)
 REWARDS = {

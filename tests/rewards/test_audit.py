@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -135,12 +136,16 @@ def test_later_programs_wait_for_all_others() -> None:
     slow = "import time\ntime.sleep(0.3)\ndef f(x):\n    return x + 1\n"
     tests = [FunctionTest("f", (1,), 2)]
     ended: list[str] = []
+
+    def note(name: str, _: Future[Verdict]) -> None:
+        ended.append(name)
+
     with Sandbox(slots=1, nice=0) as made:
         futures = [("running", made.submit(Program(slow), tests))]
         futures += [(f"later {n}", made.submit(Program(RIGHT + f"# {n}"), tests, later=True)) for n in range(3)]
         futures += [(f"paid {n}", made.submit(Program(RIGHT + f"# {n}"), tests)) for n in range(3)]
         for name, future in futures:
-            future.add_done_callback(lambda _, name=name: ended.append(name))
+            future.add_done_callback(functools.partial(note, name))
         assert made.stats.queued >= 5
         assert all(future.result(20).all_passed for _, future in futures)
     assert ended == ["running", "paid 0", "paid 1", "paid 2", "later 0", "later 1", "later 2"]

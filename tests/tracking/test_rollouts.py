@@ -55,7 +55,8 @@ def record(**changes: Any) -> RolloutRecord:
 
 def test_written_rows_come_back(tmp_path: Path) -> None:
     path = tmp_path / "000000-rank0.parquet"
-    write_rollouts(path, [record(), record(sample_id="run/0/0/1", reward=None, kept=False, compiled=None)])
+    other = record(sample_id="run/0/0/1", reward=None, kept=False, compiled=None, weight_spans=((0, 3), (40, 4)))
+    write_rollouts(path, [record(), other])
     first, second = read_rollouts(path)
     assert first["rewards"] == {"code_reward": 0.5, "other": None}
     assert first["parts"] == {"compile": 0.1, "tests": 0.4}
@@ -63,6 +64,8 @@ def test_written_rows_come_back(tmp_path: Path) -> None:
     assert first["outcomes"] == ["passed", "failed"]
     assert [first[name] for name in NEW_IN_3] == [None] * 6
     assert second["reward"] is None
+    assert first["weight_spans"] is None
+    assert second["weight_spans"] == [{"start": 0, "version": 3}, {"start": 40, "version": 4}]
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 

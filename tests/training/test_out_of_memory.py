@@ -65,6 +65,17 @@ def test_settings_that_would_not_help_are_not_named(tmp_path: Path) -> None:
     assert "model.dtype" not in cached
 
 
+def test_a_second_gradient_is_named(tmp_path: Path) -> None:
+    said = explained(tmp_path, "update", algorithm="gpro")
+    assert "algorithm.gradient_penalty_radius=NUMBER" in said
+    assert "algorithm.gradient_penalty_parameters=norms" in said
+    assert "algorithm=grpo" in said
+    assert "model.dtype=bfloat16" not in said, "it is refused with GPRO"
+    few = explained(tmp_path, "update", algorithm={"name": "gpro", "gradient_penalty_radius": 0.1})
+    assert "gradient_penalty_radius" not in few
+    assert "gradient_penalty" not in explained(tmp_path, "update")
+
+
 def test_other_errors_pass(tmp_path: Path) -> None:
     settings, arguments = RunConfig.model_validate({"model": {"path": "policy"}}), SimpleNamespace(process_index=0)
     with (

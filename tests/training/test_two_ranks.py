@@ -78,6 +78,18 @@ def test_ranks_that_replace_different_numbers_of_groups_go_on_together(endings: 
         assert rank["resumed"] == [each for each, begin in zip(rank["groups"], begins, strict=True) if begin >= 2]
 
 
+def test_each_rank_closes_its_generations_by_itself(endings: dict[str, list[Any]]) -> None:
+    first, second = endings["late"]
+    assert not {group for group, *_ in first["whole"]} & {group for group, *_ in second["whole"]}
+    late = []
+    for rank in (first, second):
+        assert len(rank["whole"]) == 6 * 8
+        assert all(kept for _, _, _, kept, _ in rank["whole"])
+        assert rank["resumed"] == [each for each in rank["whole"] if each[2] >= 3]
+        late.append({group for group, _, number, *_ in rank["whole"] if int(group.split("-")[0]) < number})
+    assert any(late), "nothing was carried over"
+
+
 def test_a_reward_that_fails_on_one_rank_ends_both(endings: dict[str, list[Any]]) -> None:
     first, second = endings["reward-fails"]
     assert first["message"] == second["message"]

@@ -15,9 +15,9 @@ from ascent.alarms.repetition import repeats
 
 MOST = 5  # samples of an alarm
 LONGEST_TEXT = 4000  # characters of a completion or program
-_FILES, _TOKEN_FILES = 8, 2  # of the newest, at most; reading all tokens of a file takes a while
+_GROUPS, _TOKEN_GROUPS = 8, 2  # row groups (one a small file), at most; reading all tokens takes a while
 _AT_ONCE = 64  # rows
-_GENERATION = re.compile(r"(\d+)-rank(\d+)\.parquet")
+_GENERATION = re.compile(r"(?:packed-\d+-)?(\d+)(?:-rank\d+)?\.parquet")  # small, or many merged
 _COLUMNS = (
     "sample_id", "task_id", "step", "reward", "completion", "program", "outcomes", "visible_tests", "audit_outcomes",
     "markers", "finish_reason", "sandbox_seconds",
@@ -57,19 +57,20 @@ def _rows(folder: Path, since: int, step: int, tokens: Sequence[str]) -> Iterato
     """Rows of the newest generations that feed these steps, newest first."""
     import pyarrow.parquet as pq
 
-    files = [path for path in folder.iterdir() if _GENERATION.fullmatch(path.name)]
-    left = _TOKEN_FILES if tokens else _FILES
-    for path in sorted(files, key=lambda path: path.name, reverse=True):
+    files = [(int(match[1]), path) for path in folder.iterdir() if (match := _GENERATION.fullmatch(path.name))]
+    left = _TOKEN_GROUPS if tokens else _GROUPS
+    for _, path in sorted(files, reverse=True):
         file = pq.ParquetFile(path)
-        steps = file.read(["step"]).column("step").to_pylist()
-        if not steps or min(steps) > step:
-            continue
-        if max(steps) < since or not left:
-            return
-        left -= 1
         columns = [name for name in (*_COLUMNS, *tokens) if name in file.schema_arrow.names]
-        for batch in file.iter_batches(_AT_ONCE, columns=columns):
-            yield from batch.to_pylist()
+        for group in reversed(range(file.num_row_groups)):
+            steps = file.read_row_group(group, ["step"]).column("step").to_pylist()
+            if not steps or min(steps) > step:
+                continue
+            if max(steps) < since or not left:
+                return
+            left -= 1
+            for batch in file.iter_batches(_AT_ONCE, row_groups=[group], columns=columns):
+                yield from batch.to_pylist()
 
 
 def _sample(row: Row) -> Sample:

@@ -72,7 +72,7 @@ def judge_run(run: Path) -> AlarmsReport:
             f"{run}: no metrics.jsonl in it: not a run directory, or no step has ended yet",
             "Give a folder such as runs/NAME.",
         )
-    facts, notes = _facts(run)
+    facts, notes = facts_of_run(run)
     lines = _lines(metrics, notes)
     with _understanding(metrics):
         alarms, state = fold(lines, facts, _lines(evaluations, notes) if evaluations.is_file() else ())
@@ -83,7 +83,8 @@ def judge_run(run: Path) -> AlarmsReport:
     return AlarmsReport(run, len(lines), shown, clear, tuple(not_judged), tuple(notes))
 
 
-def _facts(run: Path) -> tuple[RunFacts, list[str]]:
+def facts_of_run(run: Path) -> tuple[RunFacts, list[str]]:
+    """What rules need to know of a run beside its lines, and notes on what could not be found out."""
     try:
         settings, _ = config.load(run / "config.yaml")
     except InputError as error:

@@ -26,5 +26,6 @@ class GRPO(AlgorithmSection):
         del micro_batch
         return trl_loss()
 
-    def adjust_gradients(self, model: Any) -> None:
-        """See Algorithm: they stay as they are."""
+    def adjustment(self, trainer: Any, tell: Callable[[str], None]) -> None:
+        """See Algorithm: gradients stay as they are."""
+        del trainer, tell

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascent.errors import InputError
+from ascent.tracking.packed_files import counting
 from ascent.types import Logps, TokenIds
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def read_rollouts(path: Path) -> list[dict[str, Any]]:
     of earlier schema versions have None in the columns that these lack. Raises what `version_of` raises."""
     import pyarrow.parquet as pq
 
-    files = [path] if path.is_file() else sorted(path.glob("[0-9]*.parquet"))
+    files = [path] if path.is_file() else counting(path.glob("*.parquet"))
     rows: list[dict[str, Any]] = []
     absent = dict.fromkeys(schema().names)
     for file in files:

@@ -15,7 +15,7 @@ from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
-from ascent.models.folder import load_tokenizer, model_folder
+from ascent.models.folder import load_tokenizer, longest_context, model_folder
 from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
 from ascent.rewards.base import RewardFunction, RewardInputs
@@ -26,7 +26,6 @@ from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.weights.adapters import refuse_head_adapter
 from ascent.sandbox import Sandbox
-from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
@@ -34,20 +33,24 @@ from ascent.tracking.trackers.guard import Beside, guard
 from ascent.tracking.trackers.names import named
 from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
-from ascent.training.engines.settings import from_config
+from ascent.training.engines.settings import from_config, sampled_at_once
 from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
+from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
+from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
+from ascent.training.planning import cap_allocator, plan_run, tokens_by_memory
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.alarms import LiveAlarms, watch
+from ascent.training.records.memory import MemoryFile
 from ascent.training.records.out_of_memory import explain_out_of_memory
 from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
+from ascent.training.records.report_file import write_report
 from ascent.training.trainer import GRPOTrainer
-from ascent.types import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,11 @@ def train(
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
-    context = _context(folder, config)
+    made = plan_run(config, args, folder, say)
+    cap_allocator(config, made)
+    if (tokens := tokens_by_memory(args, made)) is not None:
+        args.max_tokens_per_batch = tokens
+    context = longest_context(folder, trust_remote_code=config.model.trust_remote_code)
     tasks = run_tasks(
         config.tasks,
         tokenizer,
@@ -94,7 +101,7 @@ def train(
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with contextlib.ExitStack() as stack:
-        sandbox = stack.enter_context(_open_sandbox(config))
+        sandbox = stack.enter_context(open_sandbox(config.sandbox))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
@@ -109,6 +116,7 @@ def train(
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
         found = ProgramNotes(inputs.tasks, judge.audited, markers)
         recorder = RunRecorder(run, args.process_index, found, tells_alarms=True)
+        recorder.watchers.append(MemoryFile(run, made).step)
         stack.callback(recorder.close)
         alarms = watch(recorder, config, folder, say)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
@@ -121,6 +129,8 @@ def train(
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
                 return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
+        except NotFiniteError as error:
+            raise _stopped_by_numbers(run, error) from error
         except Exception as error:
             if error is not trainer.agreement.ended_with:
                 raise  # this process's own affair: its launcher ends the others
@@ -163,6 +173,8 @@ def _train(
         save_evaluations(recorder.run, before, after)
     save_trained_model(trainer, recorder.run, config)
     if main:
+        if config.tracking.report:
+            write_report(recorder.run, say)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
 
@@ -181,6 +193,15 @@ def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception
     return InputError(f"sampling ended after step {step}: {error}", mend)
 
 
+def _stopped_by_numbers(run: RunDirectory, error: NotFiniteError) -> InputError:
+    """The checkpoint is written; every process of the training ends alike."""
+    return InputError(
+        f"the run ended: {error}",
+        f"What was not finite is told above and in {run.bad_steps}/STEP/step.json; `ascent replay {run.path} STEP` "
+        f"repeats a step. Once that is mended: ascent train --resume {run.path}",
+    )
+
+
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     """GRPOConfig of the run: what the configuration gives, and Ascent's defaults where TRL's don't fit."""
     on_cpu = devices.kind() == "cpu"
@@ -195,13 +216,16 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if not devices.supports_bf16():  # where it is emulated it is several times slower
+    # where it is emulated it is several times slower
+    if not devices.supports_bf16() and not given.get("npu_optim_level"):
         defaults["bf16"] = False
     if on_cpu:
         defaults["optim"] = "adamw_torch"
     init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation
+    if config.model.head_dtype == "float32":
+        given["cast_lm_head_to_fp32"] = True
     given["model_init_kwargs"] = {**init, **(given.get("model_init_kwargs") or {})}
     given.setdefault("trust_remote_code", config.model.trust_remote_code)
     if not given.get("plain"):
@@ -241,6 +265,7 @@ def _trainer(
         engine=engine,
         staleness=config.rollout.staleness,
         verify=config.rollout.verify,
+        offload=config.memory.offload,
         algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,
@@ -262,7 +287,8 @@ def _engine(
         config,
         str(folder),
         model_dtype=_model_dtype(args),
-        batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        args=args,
+        batch=sampled_at_once(args),
         longest_prompt=tasks.longest_prompt,
         completion=args.max_completion_length or context,
         context=context,
@@ -295,38 +321,15 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-def _open_sandbox(config: RunConfig) -> Sandbox:
-    settings = config.sandbox
-    try:
-        return Sandbox(
-            slots=settings.slots,
-            limits=settings.limits(),
-            require=settings.require,
-            packages=settings.packages,
-            allow_in_process=settings.allow_in_process,
-        )
-    except SandboxError as error:
-        raise InputError(f"sandbox: {error}") from error
-
-
 def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
     """The tasks whose tests this sandbox can run; the others are left out and told."""
-    refused: list[str] = []
-
-    def keep(task: Task) -> bool:
-        try:
-            sandbox.check(task.language, task.tests, task.prelude)
-        except SandboxError as error:
-            refused.append(f"{task.id}: {error}")
-            return False
-        return True
-
-    kept = replace(tasks, train=tuple(filter(keep, tasks.train)), held_out=tuple(filter(keep, tasks.held_out)))
+    (train, not_train), (held_out, not_held_out) = (judgeable(each, sandbox) for each in (tasks.train, tasks.held_out))
+    refused = not_train + not_held_out
     if refused:
         say(f"note: {len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")
-    if not kept.train:
+    if not train:
         raise InputError(f"no training task is left whose tests can be run; {refused[0]}")
-    return kept
+    return replace(tasks, train=train, held_out=held_out)
 
 
 @contextlib.contextmanager
@@ -354,17 +357,6 @@ def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | Non
     args.distributed_state.wait_for_everyone()
     say(f"resuming after step {state.step}" if state else "no complete checkpoint: starting anew")
     return checkpoint
-
-
-def _context(folder: Path, config: RunConfig) -> int:
-    """The model's own limit of prompt and completion, in tokens."""
-    from transformers import AutoConfig
-
-    try:
-        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=config.model.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder}: its config.json can't be used: {error}") from error
-    return int(loaded.get_text_config().max_position_embeddings)
 
 
 def _speaker(args: GRPOConfig) -> Any:

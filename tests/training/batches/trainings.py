@@ -64,14 +64,16 @@ class Trainings:
             return str(refused)
         return None
 
-    def ours(self, case: Case, savings: Mapping[str, Any]) -> list[Any]:
-        """Ascent's windows of a case."""
+    def ours(self, case: Case, savings: Mapping[str, Any], algorithm: Any = None) -> list[Any]:
+        """Ascent's windows of a case; without an `algorithm`, GRPO's."""
         asked = dict(savings)
         if not case.sampled:  # how old log-probabilities are taken is decided when a generation is sampled
             asked["skip_old_logps"] = False
-        return self._windows(case, {**case.batches, **asked}, ours=True)
+        return self._windows(case, {**case.batches, **asked}, ours=True, algorithm=algorithm)
 
-    def _windows(self, case: Case, settings: Mapping[str, Any], *, ours: bool, given: Any = None) -> list[Any]:
+    def _windows(
+        self, case: Case, settings: Mapping[str, Any], *, ours: bool, given: Any = None, algorithm: Any = None
+    ) -> list[Any]:
         from tests.training.batches.scripted_sampling import Script, ScriptedEngine, follow, score
         from tests.training.batches.windows import arguments, drive, our_trainer, policy_logps, stock_trainer
 
@@ -80,6 +82,8 @@ class Trainings:
         keywords: dict[str, Any] = {"prompts": case.ragged.groups * case.generations}
         if case.lora:
             keywords["peft_config"] = _adapter()
+        if algorithm is not None:
+            keywords["algorithm"] = algorithm
         if not case.sampled:
             make = our_trainer if ours else stock_trainer
             return drive(make(folder, made, **keywords), given or self.generations(case))

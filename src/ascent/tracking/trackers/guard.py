@@ -13,10 +13,11 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from ascent.compat.swanlab_run import begin_run
 from ascent.tracking.rollouts import RolloutRecord
 from ascent.tracking.trackers.ids import keep_id
 from ascent.tracking.trackers.names import Known
-from ascent.tracking.trackers.places import keep_tables_beside
+from ascent.tracking.trackers.places import PROJECT, keep_tables_beside
 from ascent.tracking.trackers.samples import LOG_TABLE, rows_of
 
 _GIVEN_UP_AFTER = 3  # failures in a row
@@ -58,6 +59,8 @@ class Guarded(TrainerCallback):
             keywords["logs"] = {name: value for name, value in keywords["logs"].items() if value is not None}
         if begins and self.name == "mlflow":
             self._attempt(event, lambda: keep_tables_beside(self.inner._ml_flow, self._beside.ids.parent))
+        if begins and self.name == "swanlab":
+            self._attempt(event, lambda: begin_run(self.inner._swanlab, PROJECT, str(args.run_name)))
         if not self._attempt(event, lambda: getattr(self.inner, event)(args, state, control, **keywords)):
             self._failures += _GIVEN_UP_AFTER if event == "on_train_begin" else 1
         elif begins:

@@ -54,7 +54,7 @@ def _place(name: str, folder: Path) -> dict[str, str]:
     if name == "trackio":
         return {"TRACKIO_DIR": str(own)}
     if name == "swanlab":
-        return {"SWANLAB_LOG_DIR": str(own), "SWANLAB_PROJECT": PROJECT}
+        return {"SWANLAB_LOG_DIR": str(own)}
     if name == "wandb":
         return {"WANDB_DIR": str(folder), "WANDB_PROJECT": PROJECT}  # it makes a folder wandb in it
     return {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", "MLFLOW_EXPERIMENT_NAME": PROJECT}

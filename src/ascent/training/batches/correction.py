@@ -19,8 +19,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ascent.training.batches.rows import NEWEST, PLACE, Rows, SubBatch
+from ascent.training.step.importance_weights import COLUMNS, figures, weight_sums
 from ascent.training.step.sampler_difference import Difference
 
+_SUMS = 6  # columns of sums before those of the weights
 _DIFFERENCE, _RATIO = "sampling/sampling_logp_difference/", "sampling/importance_sampling_ratio/"
 
 
@@ -82,7 +84,8 @@ class Correction:
         self._seen, self._logps = [], []
 
     def _figures(self, rows: Rows, delta_BC: Tensor, ratio: Tensor, mask_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """(9,) sums and extremes, and (B,) the places of masked rows (-1: not masked). Stays on the device."""
+        """(13,) sums, those of the weights, and extremes; and (B,) the places of masked rows (-1: not masked). Stays on
+        the device."""
         real_BC = mask_BC.any(dim=1, keepdim=True)  # a row without a token is another rank's filling
         known_BC = mask_BC & ~delta_BC.isnan()
         newest_BC = known_BC & rows[NEWEST][:, None]
@@ -95,6 +98,7 @@ class Correction:
             newest_BC.sum(),
             ratio.masked_fill(~counted, 0.0).sum(),
             counted.sum(),
+            *weight_sums(ratio, counted),
             highest,
             ratio.masked_fill(~counted, -math.inf).max(),
             -ratio.masked_fill(~counted, math.inf).min(),
@@ -107,12 +111,13 @@ class Correction:
         seen, self._seen = self._seen, []
         logps = self._take_logps()
         device = self._accelerator.device
-        nothing = torch.tensor([[0.0] * 6 + [-math.inf] * 3], device=device)
-        figures_N9 = torch.stack([nothing[0], *(each for each, _ in seen)])
-        local_19 = torch.cat([figures_N9[:, :6].sum(0), figures_N9[:, 6:].max(0).values])[None]
-        figures_R9 = self._of_all_ranks(local_19, 0.0)
-        total, tokens, newest_total, newest_tokens, ratios, counted = figures_R9[:, :6].sum(0).tolist()
-        highest, largest, smallest = figures_R9[:, 6:].max(0).values.tolist()
+        sums = _SUMS + COLUMNS
+        nothing_F = torch.tensor([0.0] * sums + [-math.inf] * 3, device=device)
+        figures_NF = torch.stack([nothing_F, *(each for each, _ in seen)])
+        local_1F = torch.cat([figures_NF[:, :sums].sum(0), figures_NF[:, sums:].max(0).values])[None]
+        figures_RF = self._of_all_ranks(local_1F, 0.0)
+        total, tokens, newest_total, newest_tokens, ratios, counted, *weights = figures_RF[:, :sums].sum(0).tolist()
+        highest, largest, smallest = figures_RF[:, sums:].max(0).values.tolist()
         places_B = torch.cat([torch.full((1,), -1, device=device), *(each for _, each in seen)])
         if not counted:  # no row with a token was computed
             return None
@@ -123,6 +128,7 @@ class Correction:
             _RATIO + "min": -smallest,
             _RATIO + "mean": ratios / counted,
             _RATIO + "max": largest,
+            **figures(weights),
         }
         return Corrected(metrics, Difference(newest_total, int(newest_tokens)), masked, logps)
 

@@ -7,6 +7,7 @@ is padded to its longest row, so rows of like length go together.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -55,6 +56,24 @@ def over_ranks(
         dealt[rank] += bundles[number]
         loads[rank] += costs[number]
     return dealt
+
+
+def in_two(
+    lengths: Sequence[Length] | None, places: Sequence[int], fraction: float, *, shared: bool
+) -> tuple[Places, Places]:
+    """`places` in two: the first ones, a `fraction` of them or a little more, and the others. With shared prompts those
+    of one prompt stay together."""
+    wanted = math.ceil(fraction * len(places))
+    if lengths is None or not shared:
+        return list(places[:wanted]), list(places[wanted:])
+    by_prompt: dict[int, Places] = defaultdict(list)
+    for place in places:
+        by_prompt[lengths[place].prompt].append(place)
+    first: Places = []
+    others: Places = []
+    for bundle in by_prompt.values():
+        (first if len(first) < wanted else others).extend(bundle)
+    return first, others
 
 
 def tokens_of(lengths: Sequence[Length], places: Sequence[int], *, shared: bool) -> int:

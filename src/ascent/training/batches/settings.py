@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ascent.algorithms.base import Adjustment
 from ascent.errors import InputError
+from ascent.memory.cost import cost_model
 from ascent.models.backbone import transformers_model
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
 from ascent.training.batches.parting import parting_of
-from ascent.training.batches.passes.cost import cost_model
 from ascent.training.batches.passes.forward import StepForward
 from ascent.training.batches.passes.support import positions_are_relative
+from ascent.training.batches.passes_again import PassesAgain
 from ascent.training.batches.plan import Cost
 from ascent.training.batches.window import Savings, Window
 from ascent.training.dropout import drops_out
@@ -24,11 +26,20 @@ from ascent.training.step.ranks import Ranks
 @dataclass(frozen=True, slots=True)
 class StepBatches:
     """How an optimizer step is trained on. Without a `window` TRL's micro-batches are; without a `correction` TRL takes
-    the old log-probabilities in a pass of their own; without a `forward` all passes are TRL's."""
+    the old log-probabilities in a pass of their own; without a `forward` all passes are TRL's; without an `adjustment`
+    gradients stay as they are, and no passes are made `again`."""
 
     window: Window | None = None
     correction: Correction | None = None
     forward: StepForward | None = None
+    adjustment: Adjustment | None = None
+    again: PassesAgain | None = None
+
+    def first_part(self, model: Any) -> dict[str, Any]:
+        """How a window has the passes first that the adjustment wants again, where those aren't all."""
+        if self.adjustment is None or self.again is None or self.adjustment.fraction == 1.0:
+            return {}
+        return {"fraction": self.adjustment.fraction, "part_done": functools.partial(self.again.part_done, model)}
 
 
 def step_batches(
@@ -68,7 +79,15 @@ def step_batches(
     correction = None
     if _leaves_out_old_pass(trainer):
         correction = _correction(trainer, rows_move=window is not None and cost is not None)
-    return StepBatches(window, correction, StepForward(trainer, trl_pass, tell))
+    adjustment = trainer._algorithm.adjustment(trainer, tell)
+    if adjustment is not None and adjustment.fraction < 1.0 and window is None:
+        raise InputError(
+            f"gradient_penalty_fraction={adjustment.fraction:g} takes some of the rows, but micro-batches stay whole: "
+            f"{parting.why or 'max_tokens_per_batch is null and skip_zero_advantage is false'}",
+            "Set gradient_penalty_fraction=1.",
+        )
+    again = None if adjustment is None else PassesAgain(trainer, trainer._numerics.passes)
+    return StepBatches(window, correction, StepForward(trainer, trl_pass, tell), adjustment, again)
 
 
 def _budget(args: Any) -> int | None:

@@ -14,8 +14,6 @@ All ranks make the same number of passes: one with fewer sub-batches adds a row 
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from torch import Tensor
 
 from ascent.training.batches import plan
 from ascent.training.batches.folded_metrics import Size, folded
+from ascent.training.batches.one_pass import apart, ragged, synchronised
 from ascent.training.batches.parting import Parting
 from ascent.training.batches.rows import (
     Length,
@@ -90,21 +89,37 @@ class Window:
         self._slices = []
 
     def train(
-        self, model: Any, shares: bool, run: Callable[[SubBatch], Tensor], metrics: dict[str, list[float]]
+        self,
+        model: Any,
+        shares: bool,
+        run: Callable[[SubBatch], Tensor],
+        metrics: dict[str, list[float]],
+        *,
+        fraction: float = 1.0,
+        part_done: Callable[[float], None] = lambda share: None,
     ) -> Done:
         """Forward and backward passes of all that was handed over. Collective.
 
         `shares`: a prompt that stands in several rows of a pass is computed once. `run` makes a sub-batch's weighted
-        loss and its backward pass; `metrics` are TRL's, which a pass writes into.
+        loss and its backward pass; `metrics` are TRL's, which a pass writes into. With a `fraction` below 1, that share
+        of the rows has its passes first; their gradients are reduced over ranks, and `part_done` is told how many they
+        are among those that are computed.
         """
         slices, self._slices = self._slices, []
-        batches = self._sub_batches(slices, shares)
+        part, rest = self._sub_batches(slices, shares, fraction)
+        batches = [*part, *rest]
         loss = torch.zeros((), device=self._accelerator.device)
         written: list[dict[str, list[float]]] = []
         for number, batch in enumerate(batches):
-            last = number == len(batches) - 1
-            with self._synchronised(model, last), _ragged(self._accelerator), _apart(metrics, written):
+            last = number in (len(part) - 1, len(batches) - 1)
+            with (
+                synchronised(self._accelerator, model, last),
+                ragged(self._accelerator),
+                apart(metrics, written),
+            ):
                 loss = loss + run(batch)
+            if rest and number == len(part) - 1:
+                part_done(self._share(part, rest))
         sizes = self._sizes(batches)
         rows = sum(count(each) for _, each in slices)
         found = folded(written, sizes, per_sequence=self._per_sequence)
@@ -112,17 +127,34 @@ class Window:
         found["batch/passes"] = float(len(batches))
         return Done(loss, found)
 
-    def _sub_batches(self, slices: Sequence[tuple[int, Rows]], shares: bool) -> list[SubBatch]:
-        """What this rank computes: at least one, and as many as every other rank."""
+    def _sub_batches(
+        self, slices: Sequence[tuple[int, Rows]], shares: bool, fraction: float
+    ) -> tuple[list[SubBatch], list[SubBatch]]:
+        """What this rank computes, a share of the rows and the others: of the first at least one, and of each as many
+        as every other rank."""
         rows_of_step, steps = sum(count(rows) for _, rows in slices), len(slices)
-        batches: list[SubBatch] = []
+        part: list[SubBatch] = []
+        rest: list[SubBatch] = []
         for whole in self._units(slices):
-            for part in self._parts(whole, rows_of_step // steps, shares):
-                batches.append(SubBatch(part, self._parting.weight(part, whole, rows_of_step, steps)))
+            for rows, in_part in self._parts(whole, rows_of_step // steps, shares, fraction):
+                weight = self._parting.weight(rows, whole, rows_of_step, steps)
+                (part if in_part else rest).append(SubBatch(rows, weight))
+        part = self._as_many_as_others(part, slices[0][1])
+        if not part:
+            return [self._row_to_look_at(slices[0][1])], []
+        return part, [] if fraction == 1.0 else self._as_many_as_others(rest, slices[0][1])
+
+    def _as_many_as_others(self, batches: list[SubBatch], rows: Rows) -> list[SubBatch]:
         passes = self._ranks.max_over_ranks(len(batches))
-        if not passes:
-            return [self._row_to_look_at(slices[0][1])]
-        return [*(filling(slices[0][1]) for _ in range(passes - len(batches))), *batches]
+        return [*(filling(rows) for _ in range(passes - len(batches))), *batches]
+
+    def _share(self, part: Sequence[SubBatch], rest: Sequence[SubBatch]) -> float:
+        """The first ones' rows among all, over all ranks."""
+        rows = [sum(count(each) * (not each.filling) for each in batches) for batches in (part, [*part, *rest])]
+        some, all_rows = self._accelerator.reduce(
+            torch.tensor(rows, dtype=torch.float32, device=self._accelerator.device), reduction="sum"
+        ).tolist()
+        return float(some / all_rows)
 
     def _row_to_look_at(self, rows: Rows) -> SubBatch:
         """A row that moves nothing, for a step that has no other on any rank: so that there are gradients, of zeros,
@@ -148,8 +180,9 @@ class Window:
     def _regroups(self) -> bool:
         return self._parting.weighing != "tokens" and self._savings.budget is not None
 
-    def _parts(self, whole: Rows, micro_batch: int, shares: bool) -> Iterator[Rows]:
-        """This rank's parts of a unit, whose rows may have been another rank's."""
+    def _parts(self, whole: Rows, micro_batch: int, shares: bool, fraction: float) -> Iterator[tuple[Rows, bool]]:
+        """This rank's parts of a unit, whose rows may have been another rank's, and whether they are of the `fraction`
+        of its rows whose passes come first."""
         savings = self._savings
         cost = savings.cost if self._regroups and self._ranks.count > 1 else None
         rows = gathered(whole, self._accelerator) if cost is not None else whole
@@ -160,18 +193,21 @@ class Window:
         known = lengths(rows) if savings.budget is not None else None
         if known is None:
             places = places[self._ranks.rank :: self._ranks.count] if cost is not None else places
-            if places:
-                yield rows if len(places) == count(rows) else take(rows, places)
+            for part, first in zip(plan.in_two(None, places, fraction, shared=shares), (True, False), strict=True):
+                if part:
+                    yield rows if len(part) == count(rows) else take(rows, part), first
             return
         if cost is not None:
             places = plan.over_ranks(known, places, self._ranks.count, cost, shared=shares)[self._ranks.rank]
         budget = savings.budget or micro_batch * max(length.tokens for length in known)
         self._tell_of_long(known, places)
-        for part in plan.sub_batches(known, places, budget, shared=shares):
-            prompt_columns = rows["prompt_ids"].shape[1]
-            if savings.movable:
-                prompt_columns = max(known[place].prompt_tokens for place in part)
-            yield cut(take(rows, part), prompt_columns, max(known[place].completion_tokens for place in part))
+        for some, first in zip(plan.in_two(known, places, fraction, shared=shares), (True, False), strict=True):
+            for part in plan.sub_batches(known, some, budget, shared=shares):
+                prompt_columns = rows["prompt_ids"].shape[1]
+                if savings.movable:
+                    prompt_columns = max(known[place].prompt_tokens for place in part)
+                columns = max(known[place].completion_tokens for place in part)
+                yield cut(take(rows, part), prompt_columns, columns), first
 
     def _tell_of_long(self, known: Sequence[Length], places: Sequence[int]) -> None:
         longest = max((known[place].tokens for place in places), default=0)
@@ -182,16 +218,6 @@ class Window:
                 "pass of its own. Where memory doesn't hold it, lower max_completion_length"
             )
 
-    @contextlib.contextmanager
-    def _synchronised(self, model: Any, last: bool) -> Iterator[None]:
-        """Gradients are reduced over ranks in the last pass only, which is also the only one that TRL's loss may take
-        for the end of the optimizer step (it moves the entropy controller there)."""
-        state = self._accelerator.gradient_state
-        state._set_sync_gradients(last)
-        each = state.plugin_kwargs.get("sync_each_batch", False)
-        with contextlib.nullcontext() if last or each else self._accelerator.no_sync(model):
-            yield
-
     def _sizes(self, batches: Sequence[SubBatch]) -> list[Size]:
         local = [
             [float(tokens_in_loss(each)), float(count(each) * (not each.filling)), float(each.filling)]
@@ -199,38 +225,3 @@ class Window:
         ]
         sizes_N3 = torch.tensor(local, device=self._accelerator.device)
         return [Size(*each) for each in self._accelerator.reduce(sizes_N3, reduction="sum").tolist()]
-
-
-@contextlib.contextmanager
-def _ragged(accelerator: Any) -> Iterator[None]:
-    """TRL's loss gathers one value a row for its metrics, and leaves out those that aren't a number: while inside, each
-    rank may have other rows, and what one has less than another isn't a number."""
-    if accelerator.num_processes == 1:
-        yield
-        return
-    usual = accelerator.gather
-
-    def gather(tensor: Tensor) -> Any:
-        if tensor.ndim and tensor.is_floating_point():
-            tensor = accelerator.pad_across_processes(tensor, dim=0, pad_index=math.nan)
-        return usual(tensor)
-
-    accelerator.gather = gather
-    try:
-        yield
-    finally:
-        del accelerator.gather  # the instance's; the class has its own
-
-
-@contextlib.contextmanager
-def _apart(metrics: dict[str, list[float]], written: list[dict[str, list[float]]]) -> Iterator[None]:
-    """What TRL's loss writes into `metrics` inside is moved to the end of `written`."""
-    before = {name: len(values) for name, values in metrics.items()}
-    yield
-    gained: dict[str, list[float]] = {}
-    for name, values in metrics.items():
-        start = before.get(name, 0)
-        if len(values) > start:
-            gained[name] = values[start:]
-            del values[start:]
-    written.append(gained)

@@ -43,10 +43,10 @@ class BatchRecord:
     advantages: list[float | None] = field(default_factory=list)
     scores: Sequence[Score] = ()  # of a reward function that gives verdicts; empty without one
     fetched: Sequence[dict[str, Any]] = ()  # what the dataloader gave; with dynamic sampling it is only counted
-    biased_by: tuple[str, ...] = ()  # sampling settings that bias its importance ratios
     dropped: int = 0  # completions that were sampled ahead for this batch and not asked for
     masked: dict[int, str] = field(default_factory=dict)  # by place: why a completion is not trained on
     trainer_logps: dict[int, Any] = field(default_factory=dict)  # by place: (C,) float32, padded, where computed
+    spoiled_rewards: tuple[float, float] = (0.0, 0.0)  # that weren't finite, of how many
     silent: Any = None  # (B,) bool: those of groups whose scores are equal; None before they are scored
     filled: Filled | None = None  # with dynamic sampling: the groups that were drawn, sampled and scored already
     unchosen: BatchRecord | None = None  # those of them that were dropped
@@ -152,6 +152,7 @@ class BatchRecord:
             kept=dropped_why is None,
             dropped_why=dropped_why,
             sample_seconds=completion.finished_at - completion.submitted_at,
+            weight_spans=completion.weight_spans or None,
             trainer_logps=self._trainer_logps(place),
             visible_tests=score.visible_tests if score and verdict else None,
             signal=signal,

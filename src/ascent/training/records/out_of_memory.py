@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ascent import devices
 from ascent.errors import InputError
@@ -89,6 +89,9 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
         )
     if not args.gradient_checkpointing and not samples:
         found.append("- trainer.gradient_checkpointing=true: activations are computed again instead of kept")
+    penalized = config.algorithm.name == "gpro"
+    if penalized and not samples:
+        found += _of_second_gradient(config.algorithm)
     if config.memory.kv_cache_mb is not None and with_vllm:
         found.append(f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}: vLLM's KV cache")
     elif shares_device:
@@ -96,8 +99,26 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     found.append(f"- trainer.max_completion_length, now {args.max_completion_length}")
     if config.model.lora is None and not samples:
         found.append("- model.lora.r=16: gradients and optimizer state of a small part of the weights only")
-    if config.model.dtype != "bfloat16":
+    if config.model.dtype != "bfloat16" and not penalized:  # half-precision weights have no second gradient
         found.append("- model.dtype=bfloat16: half the memory of weights, gradients and optimizer state, less precise")
+    return found
+
+
+def _of_second_gradient(algorithm: Any) -> list[str]:
+    """GPRO keeps a copy of the weights that it moves, and the first gradient beside the second."""
+    found = []
+    if algorithm.gradient_penalty_fraction < 1.0:
+        found.append(
+            f"- algorithm.gradient_penalty_fraction=1, now {algorithm.gradient_penalty_fraction:g}: no third copy of "
+            "the gradients"
+        )
+    if algorithm.gradient_penalty_radius == "auto":
+        found.append(
+            "- algorithm.gradient_penalty_radius=NUMBER: looking for it takes two more copies of the gradients"
+        )
+    if algorithm.gradient_penalty_parameters != "norms":
+        found.append("- algorithm.gradient_penalty_parameters=norms: no copy of the other weights is kept")
+    found.append("- algorithm=grpo: no second gradient, which takes a copy of the weights and one of the gradients")
     return found
 
 

@@ -111,7 +111,7 @@ class Recorder(Protocol):
         """What the generations showed that it was given since the last call; called once they are kept."""
         ...
 
-    def step(self, record: StepRecord) -> Mapping[str, float]:
+    def step(self, record: StepRecord) -> Mapping[str, float] | None:
         """An optimizer step has ended (rank 0 only). Returns figures that somebody found in it, for trackers."""
         ...
 

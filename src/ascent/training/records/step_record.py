@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from ascent import devices
 from ascent.training.records.recorder import StepRecord
 from ascent.training.records.signals.merged import Signals
 from ascent.types import EngineStats, StepTimes
@@ -19,9 +17,10 @@ def step_record(
     signals: Signals | None,
     times: StepTimes,
     engine: EngineStats | None,
+    device: Mapping[str, Any],
 ) -> StepRecord:
     """The record of the step that has just ended. `state` is the Trainer's; `signals` are None where nothing was
-    sampled."""
+    sampled; `device` is what MemoryRecord gives."""
     return StepRecord(
         step=state.global_step,
         total_steps=state.max_steps,
@@ -30,6 +29,6 @@ def step_record(
         metrics={**metrics, **(signals.figures if signals is not None else {})},
         times=times,
         engine=engine,
-        device=asdict(devices.use()),
+        device=device,
         signal_groups=None if signals is None else signals.groups,
     )

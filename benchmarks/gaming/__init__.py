@@ -1,0 +1,1 @@
+"""What benchmarks/gpro.py is made of."""
