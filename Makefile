@@ -8,19 +8,19 @@ help:
 	@echo "make lint       ruff and mypy"
 
 train:
-	@scripts/setup.sh cpu
+	@scripts/setup.sh cpu report
 	.venv/bin/ascent train examples/quickstart.yaml
 
 test:
-	@scripts/setup.sh cpu dev transformers-5.5
+	@scripts/setup.sh cpu dev report transformers-5.5
 	.venv/bin/python -m pytest
 
 test-slow:
-	@scripts/setup.sh cpu dev transformers-5.5 smollm2
+	@scripts/setup.sh cpu dev report transformers-5.5 smollm2
 	.venv/bin/python -m pytest -m slow --timeout 1800
 
 lint:
-	@scripts/setup.sh cpu dev
+	@scripts/setup.sh cpu dev report
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy

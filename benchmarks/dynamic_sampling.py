@@ -18,6 +18,8 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
@@ -25,14 +27,14 @@ _WARM_UP = 4  # steps
 
 
 @dataclass
-class Alternating:
+class Alternating(Unrecorded):
     """A recorder that keeps the seconds a drawn group of each step, and changes the way after it."""
 
     trainer: Any = None
     at_once: list[float] = field(default_factory=list)
     in_rounds: list[float] = field(default_factory=list)
 
-    def step(self, record: Any) -> None:
+    def step(self, record: Any) -> dict[str, float]:
         refill = self.trainer._refill
         judging = refill._judging
         if record.step > _WARM_UP:
@@ -40,17 +42,7 @@ class Alternating:
             taken = self.in_rounds if judging.in_batches else self.at_once
             taken.append(seconds / record.metrics["sampling/groups_drawn"])
         refill._judging = replace(judging, in_batches=not judging.in_batches)
-
-    def sampled(self, done: int, total: int) -> None: ...
-
-    def generation(self, number: int, records: Any) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def next_evaluation(self) -> int:
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
+        return {}
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
@@ -53,28 +55,17 @@ def policy(folder: Path) -> Path:
     return folder
 
 
-class Steps:
+class Steps(Unrecorded):
     """A Recorder that keeps the times of the steps."""
 
     def __init__(self) -> None:
         self.times: list[Any] = []
 
-    def sampled(self, done: int, total: int) -> None: ...
-
-    def generation(self, number: int, records: Any) -> None: ...
-
-    def next_evaluation(self) -> int:
-        """There are none."""
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def step(self, record: Any) -> None:
+    def step(self, record: Any) -> dict[str, float]:
         """Keep the times of one step."""
         if record.step > WARM_UP:
             self.times.append(record.times)
+        return {}
 
 
 def train(folder: Path, address: Any, staleness: int, args: argparse.Namespace, output: str) -> list[Any]:

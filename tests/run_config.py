@@ -15,7 +15,7 @@ def write_config(path: Path, model: Path, tasks: Path, **trainer: Any) -> Path:
         "tasks": {"train": str(tasks), "held_out": 2},
         "rollout": {"engine": "transformers"},
         "sandbox": {"require": "none"},
-        "tracking": {"folder": str(path.parent / "runs"), "name": "run", "eval_samples": 2},
+        "tracking": {"folder": str(path.parent / "runs"), "name": "run", "eval_samples": 2, "report": False},
         "trainer": {
             "num_generations": 4,
             "per_device_train_batch_size": 8,

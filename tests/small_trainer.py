@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ascent import devices
 from ascent.tracking.rollouts import RolloutRecord
 from ascent.training.records.recorder import EvaluationRecord, Recorder, StepRecord
+from ascent.training.records.signals.sums import GroupSums, sums_of
 
 
 class Memory:
     """A Recorder that keeps what it is told."""
+
+    tells_alarms = False
 
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.generations: list[tuple[int, list[RolloutRecord], bool]] = []
         self.progress: list[tuple[int, int]] = []
         self.evaluations: list[EvaluationRecord] = []
+        self.pending: list[GroupSums] = []
+        self.found: dict[str, float] = {}  # what watchers find in every step
 
     def sampled(self, done: int, total: int) -> None:
         self.progress.append((done, total))
 
     def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
         self.generations.append((number, list(records), False))
+        self.pending += sums_of(records)
+
+    def expect(self, programs: Sequence[tuple[str, str]]) -> None: ...
+
+    def take_signals(self) -> Sequence[GroupSums]:
+        taken, self.pending = self.pending, []
+        return taken
 
     def next_evaluation(self) -> int:
         return 0
@@ -35,8 +47,9 @@ class Memory:
 
     def settle(self) -> None: ...
 
-    def step(self, record: StepRecord) -> None:
+    def step(self, record: StepRecord) -> Mapping[str, float]:
         self.steps.append(record)
+        return self.found
 
 
 def vowels(completions: list[str], **_: Any) -> list[float]:
@@ -51,19 +64,21 @@ def coarse_vowels(completions: list[str], **_: Any) -> list[float]:
 
 def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, **settings: Any) -> Any:
     """A GRPOTrainer; `settings` are GRPOConfig's, or with `gpro` GPROConfig's, and `reward`, `engine`, `peft_config`,
-    `staleness` of the trainer. It evaluates on `evaluated` rows."""
+    `staleness`, `offload`, `verify` of the trainer. It evaluates on `evaluated` rows."""
     from datasets import Dataset
 
     from ascent import GPROConfig, GRPOConfig, GRPOTrainer
 
-    reward, engine, peft_config, staleness, evaluated, gpro = (
+    reward, engine, peft_config, staleness, offload, evaluated, verify, gpro = (
         settings.pop(name, default)
         for name, default in (
             ("reward", vowels),
             ("engine", None),
             ("peft_config", None),
             ("staleness", 0),
+            ("offload", "none"),
             ("evaluated", 0),
+            ("verify", True),
             ("gpro", False),
         )
     )
@@ -94,4 +109,6 @@ def make_trainer(folder: Path, output: Path, recorder: Recorder | None = None, *
         engine=engine,
         peft_config=peft_config,
         staleness=staleness,
+        verify=verify,
+        offload=offload,
     )

@@ -153,13 +153,13 @@ class GameableReward(CodeReward):
         self.scores = [_paid_for_length(score, tokens) for score, tokens in zip(self.scores, lengths, strict=True)]
         return [score.total for score in self.scores]
 
-    def score(self, verdict: Verdict, program: str = "") -> Score:
+    def score(self, verdict: Verdict, program: str = "", visible_tests: int | None = None) -> Score:
         """What a verdict earns before its length is known."""
         if verdict.infrastructure_error is not None:
-            return Score(None, {}, verdict, program)
+            return Score(None, {}, verdict, program, visible_tests)
         passes = bool(verdict.outcomes) and verdict.outcomes[0] is Outcome.PASSED
         parts = {"compile": COMPILES * verdict.compiled, "visible": PASSES * passes}
-        return Score(sum(parts.values()), parts, verdict, program)
+        return Score(sum(parts.values()), parts, verdict, program, visible_tests)
 
 
 def _paid_for_length(score: Score, tokens: int) -> Score:

@@ -36,8 +36,7 @@ _ON_CPU_VARIABLE = "ACCELERATE_USE_CPU"  # accelerate's own, so that both agree;
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """What a device is doing now. Bytes; `peak_bytes` is of the time since `reset_peak`; `utilization` in percent and
-    `power_watts` are None when the device doesn't report them. On CPU memory is that of this process, and the peak is
-    counted from its start."""
+    `power_watts` are None when the device doesn't report them. On CPU memory is that of this process."""
 
     used_bytes: int
     total_bytes: int
@@ -100,6 +99,15 @@ def supports_bf16() -> bool:
     """Whether bfloat16 runs natively. False on CPU, where it works but is emulated on most processors."""
     accelerator = module(kind())
     return bool(accelerator is not None and accelerator.is_bf16_supported())
+
+
+def saturates() -> bool:
+    """Whether the device gives the largest number where a product overflows, instead of infinity: Ascend chips before
+    the 910B do, unless they are told otherwise."""
+    if kind() != "npu":
+        return False
+    told: bool = module("npu").utils.is_support_inf_nan()  # type: ignore[union-attr]
+    return not told
 
 
 def use_in_thread(device: torch.device) -> None:
@@ -173,10 +181,39 @@ def physical(device_kind: str, indices: Sequence[int], environment: Mapping[str,
 
 
 def reset_peak() -> None:
-    """Count the peak of memory from now on. No-op on CPU."""
+    """Count the peak of memory from now on. On CPU the kernel is asked to; where it refuses, peaks stay those since the
+    process's start."""
     accelerator = module(kind())
     if accelerator is not None:
         accelerator.reset_peak_memory_stats()
+        return
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as counts:
+        counts.write("5")  # the peak of resident memory (proc_pid_clear_refs(5))
+
+
+def peaks() -> tuple[int, int]:
+    """Bytes since `reset_peak`: the most that tensors held, and that their allocator held of the device. On CPU the
+    peak of this process's resident memory."""
+    accelerator = module(kind())
+    if accelerator is None:
+        peak = _process_memory().peak_bytes
+        return peak, peak
+    return int(accelerator.max_memory_allocated()), int(accelerator.max_memory_reserved())
+
+
+def limit_allocator(bytes_: int) -> None:
+    """Let this process's allocator take at most so much of the current device: beyond it, memory has run out. Raises
+    InputError on CPU, whose allocator has no such limit, and for more than there is."""
+    accelerator = module(kind())
+    if accelerator is None:
+        raise InputError(
+            f"memory.trainer_gb={bytes_ / 2**30:g}: a cap is kept by an accelerator's allocator; this is a CPU",
+            "Leave memory.trainer_gb out here.",
+        )
+    total = accelerator.mem_get_info()[1]
+    if bytes_ > total:
+        raise InputError(f"memory.trainer_gb={bytes_ / 2**30:g}: the device has {total / 2**30:.2f} GiB")
+    accelerator.set_per_process_memory_fraction(bytes_ / total)
 
 
 def empty_cache() -> None:
@@ -205,7 +242,9 @@ def _process_memory() -> DeviceUse:
     page = os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/statm", encoding="ascii") as statm:
         resident = int(statm.read().split()[1]) * page
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        high = [line.split()[1] for line in status if line.startswith("VmHWM:")]  # ru_maxrss can't be reset
+    peak = int(high[0]) * 1024 if high else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return DeviceUse(resident, os.sysconf("SC_PHYS_PAGES") * page, peak)
 
 

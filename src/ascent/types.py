@@ -83,8 +83,10 @@ class Completion:
 
     `logps` are the sampler's log-probabilities of `token_ids`, one each, after temperature, or none at all where the
     engine gives none. Times are in seconds of `time.monotonic()`. `weight_version` says which weights sampled it: the
-    engine's version of them, and from the trainer on the number of optimizer steps that had made them. The completions
-    of a group share the tuple of their prompt.
+    engine's version of them, and from the trainer on the number of optimizer steps that had made them. One that was
+    sampled in parts by several weights has `weight_spans`, the first token and the weights of each part, and the oldest
+    of these as `weight_version`; otherwise they are empty. With finish_reason "abort" it is what was sampled until it
+    was broken off. The completions of a group share the tuple of their prompt.
     """
 
     group_id: str
@@ -96,16 +98,20 @@ class Completion:
     weight_version: int
     submitted_at: float
     finished_at: float
+    weight_spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a completion earned. `total` is None when it could not be judged (the sample is then masked)."""
+    """What a completion earned. `total` is None when it could not be judged (the sample is then masked). The first
+    `visible_tests` of the verdict's outcomes are of visible tests, the others of hidden ones; None where nobody
+    says."""
 
     total: float | None
     parts: dict[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     program: str = ""
+    visible_tests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

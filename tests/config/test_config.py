@@ -94,7 +94,8 @@ def test_unknown_keys_are_refused_with_place_and_nearest_name(tmp_path: Path) ->
         ("rollout.staleness=1", "rollout.staleness=1 means something only with rollout.mode=server"),
         ("rollout.replicas=2", "rollout.replicas=2 means something only with rollout.mode=server"),
         ("trainer.vllm_server_port=8000", "name the service in rollout.server"),
-        ("trainer.vllm_enable_sleep_mode=true", "trainer.vllm_enable_sleep_mode=True: the engine keeps its memory"),
+        ("memory.offload=everything", "memory.offload: should be 'none', 'optimizer' or 'all', got 'everything'"),
+        ("memory.trainer_gb=0", "memory.trainer_gb: should be greater than 0, got 0"),
         ("max_steps", "argument 'max_steps': expected section.key=value"),
         ("trainer=3", "trainer: should be a valid dictionary"),
     ],
@@ -114,6 +115,11 @@ def test_a_run_that_samples_on_servers(tmp_path: Path) -> None:
     assert (settled.rollout.mode, settled.rollout.server) == ("server", "http://127.0.0.1:8000")
     message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "engine": "transformers"}})
     assert "contradicts rollout.engine=transformers" in message
+    for key, value in (("offload", "optimizer"), ("engine_sleep", True)):
+        message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": server, "memory": {key: value}})
+        assert f"memory.{key}={value!r} makes room on a device that trainer and engine share" in message
+    asleep = {"rollout": {"engine": "transformers"}, "memory": {"engine_sleep": True}}
+    assert "which only vLLM has" in refusal(tmp_path, {"model": {"path": "m"}, **asleep})
     message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "server": "s", "replicas": 2}})
     assert "rollout.replicas=2 is for a service that the run starts itself" in message
 
@@ -126,6 +132,11 @@ def test_contradictions_name_both_keys(tmp_path: Path) -> None:
     assert "rollout.max_model_len=100 contradicts trainer.vllm_max_model_length=200" in message
     message = refusal(tmp_path, {"model": {"path": "m", "dtype": "float32"}, "trainer": {"torch_dtype": "bfloat16"}})
     assert "model.dtype='float32' contradicts trainer.torch_dtype='bfloat16'" in message
+    every = "tracking.eval_every=5"
+    message = refusal(tmp_path, {"model": {"path": "m"}}, every, "tracking.evaluate=false")
+    assert "tracking.eval_every=5 contradicts tracking.evaluate=false" in message
+    message = refusal(tmp_path, {"model": {"path": "m"}}, every, "trainer.plain=true")
+    assert "tracking.eval_every=5 contradicts trainer.plain=true" in message
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import stat
 import subprocess
 from pathlib import Path
 
-import ascend_memory
 import pytest
 import yaml
 
@@ -18,6 +17,10 @@ from ascent import config
 from ascent.config import RunConfig
 from ascent.environment import matrix, preflight, reports
 from ascent.environment.inventory import Environment
+from ascent.memory import Plan, plan
+from ascent.memory.cards import GIB
+from ascent.memory.from_config import settings_of
+from ascent.memory.phases import ENGINE_TERMS
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "examples" / "ascend"
@@ -30,6 +33,10 @@ DEVICES = {
     "qwen2.5-32b-lora-tp4.yaml": 4,
 }
 SERVERS = ("qwen2.5-7b-server-4-and-4.yaml", "qwen2.5-32b-lora-tp4.yaml")
+TABLE_TERMS = (
+    *("weights", "gradients", "optimizer", "gathered", "activations", "logits"),
+    *("transfer", "communication", "reserve"),
+)
 needs_trl = pytest.mark.torch
 
 
@@ -43,9 +50,10 @@ def machine() -> Environment:
     return reports.parse(Path(__file__).with_name("ascend_8_cards.txt").read_text("utf-8"))
 
 
-def memory(name: str) -> ascend_memory.Need:
-    settings = parsed(name)
-    return ascend_memory.need(settings, ascend_memory.SHAPES[settings.model.path], devices=DEVICES[name])
+def planned(name: str) -> Plan:
+    """What `ascent plan` says of the example on the card that it is for."""
+    settings, _ = settings_of(parsed(name), DEVICES[name], "npu")
+    return plan(parsed(name).model.path, "910B3", settings)
 
 
 def test_every_example_is_here() -> None:
@@ -78,7 +86,6 @@ def test_command_line_in_the_file_names_the_file_and_the_processes(name: str) ->
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_machine_passes_preflight_for_the_example(name: str) -> None:
-    need = memory(name)
     rollout = parsed(name).rollout
     checked = preflight(
         machine(),
@@ -88,14 +95,14 @@ def test_machine_passes_preflight_for_the_example(name: str) -> None:
         server_mode=rollout.mode == "server",
         trainer_devices=tuple(range(DEVICES[name])),
         server_devices=parsed(name).server_devices(DEVICES[name]),
-        need_free_bytes=int(max(need.training_card, need.engine) * ascend_memory.GIB),
+        need_free_bytes=planned(name).peak.total,
     )
     assert checked.errors == ()
     assert len(checked.environment.npu.devices) == 8
 
 
 def test_preflight_refuses_what_no_card_has() -> None:
-    checked = preflight(machine(), need_free_bytes=62 * ascend_memory.GIB)
+    checked = preflight(machine(), need_free_bytes=62 * GIB)
     assert [finding.rule for finding in checked.errors] == ["A208"]
 
 
@@ -104,27 +111,24 @@ def test_servers_have_as_many_devices_as_their_replicas_take(name: str) -> None:
     rollout = parsed(name).rollout
     parallel = rollout.tensor_parallel_size
     assert len(rollout.server_devices or ()) == rollout.replicas * parallel
-    shape = ascend_memory.SHAPES[parsed(name).model.path]
-    assert shape.heads % parallel == shape.kv_heads % parallel == 0
+    model = planned(name).model
+    assert model.heads % parallel == model.kv_heads % parallel == 0
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_memory_fits_a_card(name: str) -> None:
-    need = memory(name)
-    settings = parsed(name)
-    assert need.training_card < ascend_memory.CARD_GIB
-    assert need.engine_weights < need.engine
-    wanted, length = settings.rollout.max_num_seqs, settings.rollout.max_model_len
-    assert wanted is not None
-    assert length is not None
-    assert need.kv_tokens >= wanted * length
+    made = planned(name)
+    assert made.verdict == "fits"
+    sequences = made.engine.kv_tokens // made.settings.batch.length
+    assert sequences >= (parsed(name).rollout.max_num_seqs or 0)
 
 
 @needs_trl
-def test_arithmetic_knows_what_is_sent_at_once() -> None:
+def test_plan_knows_what_is_sent_at_once() -> None:
+    from ascent.memory.engine_memory import CHUNK
     from ascent.rollout.weights.transports.collective import DEFAULT_CHUNK_BYTES
 
-    assert ascend_memory.TRANSPORT_CHUNK_BYTES == DEFAULT_CHUNK_BYTES
+    assert CHUNK == DEFAULT_CHUNK_BYTES
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -138,30 +142,33 @@ def test_batch_is_whole_groups(name: str) -> None:
     assert length == prompt + trainer["max_completion_length"]
 
 
-@pytest.mark.parametrize(
-    ("model", "billions", "without_embeddings"),
-    [("Qwen/Qwen2.5-7B-Instruct", 7.61, 6.53), ("Qwen/Qwen2.5-32B-Instruct", 32.5, 31.0)],
-)
-def test_shapes_give_the_model_cards_parameters(model: str, billions: float, without_embeddings: float) -> None:
-    shape = ascend_memory.SHAPES[model]
-    assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.01)
-    assert (shape.parameters - shape.embedding_parameters) / 1e9 == pytest.approx(without_embeddings, rel=0.01)
-
-
-def test_table_of_memory_is_what_the_formula_gives() -> None:
+def test_table_of_memory_is_what_the_plan_says() -> None:
     text = (FOLDER / "README.md").read_text("utf-8")
     rows = {cells[0].strip("* "): cells[1:] for cells in _table(text, "| | 7B LoRA, 1 card |")}
     for column, name in enumerate(DEVICES):
-        need = memory(name)
-        wanted = {part: f"{size:.1f}" for part, size in need.trainer.items()} | {
-            "engine on the same card": f"{need.engine:.1f}" if need.shared else "",
-            "training card": f"{need.training_card:.1f}",
-            "engine on its own card": "" if need.shared else f"{need.engine:.1f}",
-            "of the engine: its weights": f"{need.engine_weights:.1f}",
-            "completions whose KV cache fits at once": str(need.kv_tokens // (parsed(name).rollout.max_model_len or 1)),
-            "completions sampled at once": str(parsed(name).rollout.max_num_seqs),
-        }
+        wanted = table_column(name)
         assert {label: rows[label][column].strip("* ") for label in wanted} == wanted, name
+
+
+def table_column(name: str) -> dict[str, str]:
+    """GiB of the largest phase of a training card, and of a card that only samples."""
+    made = planned(name)
+    phase, servers = made.trainer_peak, made.server_phases
+    terms = {term: phase.terms.get(term, 0) for term in TABLE_TERMS}
+    shared = sum(size for term, size in phase.terms.items() if term in ENGINE_TERMS)
+    largest = max((each.total for each in servers), default=0)
+    numbers = {
+        **terms,
+        "engine on the same card": shared,
+        "training card": phase.total,
+        "engine on its own card": largest,
+        "of the engine: its weights": made.engine.weights,
+    }
+    return {label: f"{size / GIB:.1f}" if size else "" for label, size in numbers.items()} | {
+        "largest phase": phase.name,
+        "completions whose KV cache fits at once": str(made.engine.kv_tokens // made.settings.batch.length),
+        "completions sampled at once": str(parsed(name).rollout.max_num_seqs),
+    }
 
 
 def _table(text: str, head: str) -> list[list[str]]:

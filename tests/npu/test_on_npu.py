@@ -12,6 +12,7 @@ import pytest
 from tests.child_pytest import ROOT, ChildRun, run_tests
 from tests.row import row_folder
 from tests.run_config import write_config
+from tests.training.numerics.test_guard_of_ranks import check_ranks
 
 from ascent.config.trl_fields import NOTHING_SAVED
 from ascent.models.starter.building import Recipe, starter_folder
@@ -46,6 +47,9 @@ TESTS = tuple(
         "training/batches/test_equal_gradients.py::test_every_saving_alone",
         "training/batches/test_equal_gradients.py::test_from_sampling_to_gradient",
         "training/test_colocated.py::test_the_engine_samples_with_the_trained_weights",
+        "training/numerics/test_guard.py::test_a_bad_step_is_skipped_and_its_culprit_named",
+        "training/numerics/test_guard.py::test_overflows_of_float16_are_the_scaler_s",
+        "training/numerics/test_replay.py::test_the_device_is_compared_with_the_cpu",
     )
 )
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
@@ -151,6 +155,12 @@ def test_sharded_training_is_replicated_training(
     assert any((weight - replicated[name]).abs().max() > 1e-3 for name, weight in before.items())
 
 
+def test_sharded_ranks_skip_a_bad_step_alike(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    check_ranks(tiny_policy(), tmp_path, {**softnpu(devices=2), "OMP_NUM_THREADS": "1"}, "fsdp")
+
+
 @pytest.mark.slow
 def test_a_sharded_model_is_saved_with_transformers_5_5_too(
     softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
@@ -171,8 +181,15 @@ def test_memory_that_runs_out_is_explained(
     softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_completion_length=32, **NOTHING_SAVED)
-    done = ascent(softnpu(memory=12 * 2**20), "train", config, "tracking.evaluate=false")
+    small = softnpu(memory=12 * 2**20)
+    refused = ascent(small, "train", config, "tracking.evaluate=false")
+    assert refused.returncode == 2
+    assert "error: memory: does not fit: training takes" in refused.stderr
+    assert "What gains most:" in refused.stderr
+    assert not (tmp_path / "runs" / "run").exists()
+    done = ascent(small, "train", config, "tracking.evaluate=false", "--force")
     assert done.returncode == 2
+    assert "warning: memory: does not fit" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("error:") == 1
     for said in (

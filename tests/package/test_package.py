@@ -19,7 +19,8 @@ ORDER = (
     ("cli",),
     ("selftest",),
     ("training",),
-    ("algorithms", "rollout", "rewards", "tracking", "report"),
+    ("report",),
+    ("algorithms", "rollout", "rewards", "tracking", "alarms"),
     ("models",),
     ("tasks", "memory"),
     ("compat",),
@@ -29,7 +30,7 @@ ORDER = (
     ("types",),
     ("sandbox",),
 )
-ANYWHERE = {"errors", "host"}  # standard library only
+ANYWHERE = {"errors", "host", "json_numbers"}  # standard library only
 ALONE = {"environment", "sandbox"}  # import nothing else of Ascent
 MAY_ASK_THE_ENVIRONMENT = {"selftest"}  # beside cli; the others are told what they need
 

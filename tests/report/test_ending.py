@@ -103,6 +103,24 @@ def test_a_run_without_evaluations_ends_too(tmp_path: Path, before: Any, after: 
     assert "model/" not in said, "only what is there is named"
 
 
+def test_memory_is_shown_beside_its_plan_with_what_it_found(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [0.5], None, None)
+    kept: dict[str, Any] = {
+        "schema": "ascent.memory/1",
+        "plan": None,
+        "measured": {},
+        "compared": [{"phase": "training", "planned": 3 * 2**30, "measured": 2 * 2**30, "off": 0.5}],
+        "findings": [{"name": "preemptions", "what": "the cache \x1b[2J was too small", "mend": "Raise it."}],
+    }
+    (run / "memory.json").write_text(json.dumps(kept))
+    said = ending(run)
+    assert "training 2.0 GiB 3.0 GiB +50%" in " ".join(said.split())
+    assert "the cache \ufffd[2J was too small. Raise it." in said
+    (run / "memory.json").write_text("{")
+    with pytest.raises(InputError, match=r"memory\.json: can't be read"):
+        ending(run)
+
+
 @pytest.mark.parametrize("lora", [True, False])
 def test_commands_of_the_advice_can_be_pasted(lora: bool, tmp_path: Path) -> None:
     """Whole on a line however narrow the terminal is, and right for names with blanks."""

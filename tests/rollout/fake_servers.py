@@ -21,6 +21,8 @@ from ascent.rollout.weights.control import ControlPlane, NoServerReachedError, S
 
 TOKEN = "token-of-the-stand-ins"
 MAX_LEN = 64
+ABORT = "/abort_requests"
+BEGUN = 2  # tokens that are there when a request is broken off
 METRICS = """# HELP vllm:num_requests_running x
 vllm:num_requests_running{{engine="0",model_name="a b"}} 3.0
 vllm:num_requests_waiting{{engine="0"}} 2.0
@@ -60,6 +62,7 @@ class FakeServer:
         self.controls: list[str] = []
         self.control_status = 200
         self.control_message = "as told"
+        self.aborted: set[str] | None = None  # ids of requests; None: it has no such route
         self.control_failures: list[int] = []  # statuses of the next control calls; 0 resets the connection
         self.metrics_n = 1
         self._server: uvicorn.Server | None = None
@@ -110,6 +113,11 @@ class FakeServer:
         path = scope["path"]
         if path == "/metrics":
             return await _respond(send, 200, METRICS.format(n=self.metrics_n).encode(), b"text/plain")
+        if path == ABORT and self.aborted is None:
+            return await _respond(send, 404, b'{"detail": "Not Found"}')
+        if path == ABORT and self.aborted is not None:
+            self.aborted |= set(json.loads(body)["request_ids"])
+            return await _respond(send, 200, b"{}")
         if path != GENERATE:
             self.controls.append(path)
             status = self.control_failures.pop(0) if self.control_failures else self.control_status
@@ -119,16 +127,19 @@ class FakeServer:
         request = json.loads(body)
         self.sampled.append(request)
         while not self.gate.is_set():
+            if f"generate-tokens-{request['request_id']}" in (self.aborted or ()):
+                content = _choice(tokens_of(request)[:BEGUN], "abort")
+                return await _respond(send, 200, json.dumps(content).encode())
             await asyncio.sleep(0.005)
         await asyncio.sleep(self.delay)
         status, content = self.behave(request) or (200, _choice(tokens_of(request)))
         await _respond(send, status, json.dumps(content).encode())
 
 
-def _choice(token_ids: list[int]) -> dict[str, Any]:
+def _choice(token_ids: list[int], reason: str = "stop") -> dict[str, Any]:
     content = [{"token": f"token_id:{token}", "logprob": -token / 10, "top_logprobs": []} for token in token_ids]
     return {
-        "choices": [{"index": 0, "finish_reason": "stop", "token_ids": token_ids, "logprobs": {"content": content}}]
+        "choices": [{"index": 0, "finish_reason": reason, "token_ids": token_ids, "logprobs": {"content": content}}]
     }
 
 

@@ -220,6 +220,56 @@ def test_no_update_while_sampling(pair: Pair) -> None:
         pair.engine.poll()
 
 
+def test_what_is_broken_off_goes_on_where_it_was(pair: Pair) -> None:
+    """Greedily sampled in parts: the same tokens as in one go, with the log-probabilities of each part's weights."""
+    from ascent.training.step.groups import Begun, LocalGroup
+    from ascent.training.step.parts import joined, requests_of
+
+    requests = [RolloutRequest(f"g{g}", (10 + g, 20, 30, 40), 3, Sampling(24, temperature=0.0)) for g in range(4)]
+
+    def poll_all() -> list[Completion]:
+        found: list[Completion] = []
+        while pair.engine.unfinished():
+            found += pair.engine.poll()
+        return found
+
+    pair.engine.submit(requests)
+    whole = {(each.group_id, each.index): each for each in poll_all()}
+    assert pair.engine.abort() == []
+    pair.engine.stats()
+    parts: dict[tuple[str, int], Completion] = {}
+    for turn in range(4):
+        asked: dict[str, Completion] = {}
+        if turn == 0:
+            pair.engine.submit(requests)
+        for request in requests if turn else ():
+            left = tuple(parts[place] for place in sorted(parts) if place[0] == request.group_id)
+            left = tuple(each for each in left if each.finish_reason == "abort")
+            for each, before in requests_of(LocalGroup(request, 0, 0, begun=Begun((), left))):
+                assert before is not None
+                asked[each.group_id] = before
+                pair.engine.submit([each])
+        came = []
+        for _ in range(7):
+            came += pair.engine.poll()
+        came += pair.engine.abort() if turn < 3 else poll_all()
+        assert pair.engine.unfinished() == 0
+        for part in came:
+            whole_part = joined(asked[part.group_id], part) if asked else part
+            parts[part.group_id, part.index] = whole_part
+        assert {each.finish_reason for each in parts.values()} <= {"abort", "stop", "length"}
+        pair.sync()  # the engine is as if nothing had been sampled
+    assert parts.keys() == whole.keys()
+    assert any(len(each.weight_spans) > 2 for each in parts.values())
+    for place, found in parts.items():
+        assert found.finish_reason == whole[place].finish_reason
+        assert len(found.logps) == len(found.token_ids)
+        if pair.float32:
+            assert found.token_ids.tolist() == whole[place].token_ids.tolist()
+            assert found.logps.tolist() == pytest.approx(whole[place].logps.tolist(), abs=1e-4)
+    assert pair.engine.stats().tokens_per_second > 0
+
+
 def test_starting_vllm_leaves_random_states_and_threads_alone(pair: Pair) -> None:
     """vLLM seeds all generators and takes torch.set_num_threads away when it starts; the engine puts them back."""
     import torch

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 pytest.importorskip("aiohttp")
 pytest.importorskip("uvicorn")
 
-from tests.rollout.fake_servers import FakeServer, PostsOnce, SilentListener, address_of, tokens_of
+from tests.rollout.fake_servers import BEGUN, FakeServer, PostsOnce, SilentListener, address_of, tokens_of
 
 from ascent.errors import InputError
 from ascent.rollout.engine import (
@@ -142,6 +143,71 @@ def test_every_sampling_field_is_sent_and_every_completion_comes_once(bench: Ben
     assert all(parameters == expected for parameters in sent)
 
 
+def test_what_is_broken_off_comes_with_what_there_is_of_it(bench: Bench) -> None:
+    """Some have ended, some are being sampled, some no server has yet."""
+    servers = [bench.server(), bench.server()]
+    for server in servers:
+        server.aborted = set()
+    engine = bench.engine(*servers)
+    assert engine.cannot_abort() is None
+    requests = groups(2)
+    engine.submit(requests)
+    first = finish(engine)
+    for server in servers:
+        server.gate.clear()
+    more = [RolloutRequest(f"h{g}", (*PROMPT, g), 3, Sampling(8), 7) for g in range(400)]
+    engine.submit(more)
+    wait_for(lambda: sum(len(server.sampled) for server in servers) > 6 + 300)
+    parts = engine.abort()
+    assert engine.unfinished() == 0
+    assert engine.poll() == []
+    assert_whole(first, requests)
+    assert sorted((each.group_id, each.index) for each in parts) == sorted(
+        (r.group_id, i) for r in more for i in range(3)
+    )
+    assert {each.finish_reason for each in parts} == {"abort"}
+    lengths = Counter(len(each.token_ids) for each in parts)
+    assert lengths[BEGUN] > 300
+    assert lengths[0] > 0
+    assert lengths.total() == lengths[0] + lengths[BEGUN]
+    for each in parts:
+        body = {"token_ids": each.prompt_ids, "sampling_params": {"seed": 7 + each.index}}
+        assert each.token_ids.tolist() == tokens_of(body)[: len(each.token_ids)]
+        assert len(each.logps) == len(each.token_ids)
+        assert each.weight_version == 1
+    for server in servers:
+        server.gate.set()
+    engine.update_weights(iter(()), 2)  # nothing is being sampled
+    engine.submit(requests)
+    assert_whole(finish(engine), requests)
+
+
+def test_when_a_server_dies_while_it_breaks_off_nothing_is_left_waiting(bench: Bench) -> None:
+    server = bench.server()
+    server.aborted = set()
+    engine = bench.engine(server)
+    server.gate.clear()
+    requests = groups(3)
+    engine.submit(requests)
+    wait_for(lambda: len(server.sampled) == 9)
+    server.stop()
+    parts = engine.abort()
+    assert sorted((each.group_id, each.index) for each in parts) == sorted(
+        (r.group_id, i) for r in requests for i in range(3)
+    )
+    assert {len(each.token_ids) for each in parts} == {0}
+    server.gate.set()
+    server.start()
+    engine.update_weights(iter(()), 2)
+    engine.submit(requests)
+    assert_whole(finish(engine), requests)
+
+
+def test_servers_that_can_t_break_off_are_known(bench: Bench) -> None:
+    engine = bench.engine(bench.server())
+    assert "no way to break off a request" in (engine.cannot_abort() or "")
+
+
 def test_without_a_seed_none_is_sent(bench: Bench) -> None:
     server = bench.server()
     engine = bench.engine(server)
@@ -248,7 +314,7 @@ def test_settings_that_json_cannot_say_are_bad_input(bench: Bench) -> None:
 
 def test_an_error_that_nobody_foresaw_ends_sampling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = bench.engine(bench.server())
-    monkeypatch.setattr(Job, "completion", lambda *_: 1 / 0)
+    monkeypatch.setattr(Job, "completion", lambda *_, **__: 1 / 0)
     engine.submit(groups(1))
     with pytest.raises(ZeroDivisionError):
         finish(engine)

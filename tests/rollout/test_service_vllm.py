@@ -232,6 +232,46 @@ def test_status_and_hold_are_told(address: ServiceAddress, ascent: Callable[...,
     assert "free" in ascent("serve", "--status").stdout
 
 
+def test_what_is_broken_off_goes_on_where_it_was(address: ServiceAddress) -> None:
+    from ascent.training.step.groups import Begun, LocalGroup
+    from ascent.training.step.parts import joined, requests_of
+
+    sampling = Sampling(50, temperature=0.0, extra=(("ignore_eos", True),))
+    requests = [RolloutRequest(f"g{g}", (10, 20, 30 + g), 16, sampling) for g in range(16)]  # four times what fits
+    engine = engine_for(address)
+    assert engine.cannot_abort() is None
+    expected = sample(engine, requests)
+    engine.submit(requests)
+    came: list[Completion] = []
+    while not came:
+        came += engine.poll()
+    time.sleep(0.1)
+    came += engine.abort()
+    assert engine.unfinished() == 0
+    parts = [each for each in came if each.finish_reason == "abort"]
+    assert {len(each.token_ids) for each in parts} > {0}, "some had begun, some had not"
+    whole = {(each.group_id, each.index): each for each in came if each.finish_reason != "abort"}
+    assert len(whole) + len(parts) == 256
+    engine.update_weights(iter(()), 2)
+    asked = [
+        going_on
+        for request in requests
+        for going_on in requests_of(
+            LocalGroup(request, 0, 0, begun=Begun((), tuple(p for p in parts if p.group_id == request.group_id)))
+        )
+    ]
+    rest = sample(engine, [request for request, _ in asked])
+    for request, part in asked:
+        assert part is not None
+        whole[part.group_id, part.index] = joined(part, rest[request.group_id, 0])
+    engine.close()
+    assert whole.keys() == expected.keys()
+    for place, completion in whole.items():
+        assert completion.token_ids.tolist() == expected[place].token_ids.tolist()
+        assert completion.logps == pytest.approx(expected[place].logps, abs=1e-4)
+    assert any(each.weight_spans for each in whole.values())
+
+
 def test_a_server_killed_while_sampling_costs_no_completion(serving: Serving, address: ServiceAddress) -> None:
     requests = requests_for([Sampling(50, extra=(("ignore_eos", True),))] * 16, n=16)  # four times what fits at once
     engine = engine_for(address)

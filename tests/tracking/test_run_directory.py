@@ -176,6 +176,19 @@ def test_json_lines_hold_numbers_that_json_has(tmp_path: Path) -> None:
     def refuse(name: str) -> None:
         raise ValueError(name)
 
-    for text in (path.read_text(), (tmp_path / "a.json").read_text()):
-        read = json.loads(text, parse_constant=refuse)
-        assert read == {"step": 1, "ratio": None, "deep": {"each": [None, None, 0.5]}}
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
+    assert read == {"step": 1, "ratio": None, "deep": {"each": [None, None, 0.5]}}
+    read = json.loads(path.read_text(), parse_constant=refuse)
+    assert read == {"step": 1, "ratio": "inf", "deep": {"each": ["nan", "-inf", 0.5]}}
+    assert str(run_directory.read_metrics(path)) == str([content]), "and as numbers again"
+
+
+def test_later_bad_steps_move_with_what_lies_beyond_the_checkpoint(tmp_path: Path) -> None:
+    run = run_directory.create(tmp_path, "run")
+    for step in (3, 7):
+        (run.bad_steps / str(step)).mkdir(parents=True)
+        (run.bad_steps / str(step) / "step.json").write_text("{}")
+    folder = run_directory.discard_after(run, RunState(generation=5, micro_step=5, step=5))
+    assert folder is not None
+    assert [path.name for path in run.bad_steps.iterdir()] == ["3"]
+    assert (folder / "bad-steps" / "7" / "step.json").is_file()

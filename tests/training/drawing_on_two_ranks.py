@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.ragged_engine import RaggedEngine
 from tests.small_trainer import Memory, make_trainer
 
 Write = Callable[..., None]  # of a scenario: its name, how it ended, and what else there is to tell
@@ -49,6 +50,28 @@ def drawn(policy: Path, folder: Path, rank: int, write: Write) -> None:
     write("drawn", None, groups=groups(whole), resumed=groups(resumed), metrics=metrics)
 
 
+def late(policy: Path, folder: Path, rank: int, write: Write) -> None:
+    """Generations that each rank closes by itself; from the middle on once more, resumed."""
+
+    def run(**more: Any) -> list[Any]:
+        memory = Memory()
+        settings: dict[str, Any] = {
+            "use_vllm": True, "vllm_mode": "server", "seeded_sampling": True, "verify": False,
+            "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_completion_length": 30,
+            "oversample_factor": 2.0, "max_straggler_age": 2, "max_steps": 6, "save_steps": 3,
+            "save_strategy": "steps",
+        }  # fmt: skip
+        make_trainer(policy, folder / "late", memory, engine=RaggedEngine(), **settings).train(**more)
+        records = [record for _, generation, _ in memory.generations for record in generation]
+        return [
+            (each.group_id, each.index, each.generation, each.kept, [int(token) for token in each.completion_ids])
+            for each in records
+        ]
+
+    whole = run()
+    write("late", None, whole=whole, resumed=run(resume_from_checkpoint=str(folder / "late" / "checkpoint-3")))
+
+
 def fails(policy: Path, folder: Path, rank: int, write: Write) -> None:
     """The reward function fails on rank 1 alone."""
 
@@ -75,3 +98,6 @@ def spread(policy: Path, folder: Path, rank: int, write: Write) -> None:
     except Exception as ended:  # noqa: BLE001 - it is what the test looks at
         error = ended
     write("spread", error)
+
+
+SCENARIOS = (drawn, late, fails, spread)

@@ -127,3 +127,73 @@ def test_trl_s_generation_settings_reach_vllm(tiny_policy: Callable[..., Path], 
         assert [len(trainer.processing_class(text)["input_ids"]) for text in texts] == [61] * 4, "to the context's end"
     finally:
         engine.close()
+
+
+def test_generations_that_are_closed_early_go_on_from_where_they_were(
+    tiny_policy: Callable[..., Path], tmp_path: Path
+) -> None:
+    """With vLLM itself, and its log-probabilities: of each token those of the weights that sampled it. A run repeats,
+    and goes on from a checkpoint, stragglers and all."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from ascent.rollout.engine import EngineSettings
+
+    settings = EngineSettings(str(tiny_policy()), "float32", 64, max_num_seqs=24, kv_cache_bytes=16 * 2**20)
+    given = {
+        "per_device_train_batch_size": 16, "gradient_accumulation_steps": 1, "max_completion_length": 40,
+        "seeded_sampling": True, "oversample_factor": 1.5, "max_straggler_age": 2, "max_steps": 6, "save_steps": 1,
+        "save_strategy": "steps", "generation_kwargs": {"logit_bias": {1: 3.0}},
+    }  # fmt: skip
+
+    def run(folder: str, **more: Any) -> Memory:
+        memory = Memory()
+        trainer = make_trainer(tiny_policy(), tmp_path / folder, memory, engine=settings, **given)
+        try:
+            trainer.train(**more)
+        finally:
+            trainer.engine.close()
+        return memory
+
+    def told(memory: Memory) -> list[Any]:
+        return [
+            (
+                each.generation,
+                each.group_id,
+                each.index,
+                each.completion_ids.tolist(),
+                each.weight_spans,
+                each.advantage,
+            )
+            for _, records, _ in memory.generations
+            for each in records
+        ]
+
+    whole = run("whole")
+    parted = [each for _, records, _ in whole.generations for each in records if each.weight_spans]
+    assert parted
+    for step in whole.steps[1:]:
+        assert (step.metrics["sampling/sampling_logp_difference/max"] or 0.0) < 5.0
+    assert told(run("again")) == told(whole)
+    at = next(step.step for step in whole.steps[2:] if step.metrics["sampling/stragglers"])
+    resumed = run("whole", resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{at}"))
+    assert told(resumed) == [each for each in told(whole) if each[0] >= at]
+    models = {
+        version: AutoModelForCausalLM.from_pretrained(
+            tiny_policy() if version == 0 else tmp_path / "again" / f"checkpoint-{version}", dtype=torch.float32
+        ).eval()
+        for version in range(6)
+    }
+    for each in parted:
+        ids = torch.tensor([[*each.prompt_ids, *each.completion_ids.tolist()]])
+        spans = each.weight_spans or ()
+        for (start, version), end in zip(
+            spans, [start for start, _ in spans[1:]] + [len(each.completion_ids)], strict=True
+        ):
+            with torch.no_grad():
+                logits = models[version](ids).logits[0, len(each.prompt_ids) - 1 : -1].float()
+            logits[:, 1] += 3.0
+            logps = logits.log_softmax(-1).gather(1, ids[0, len(each.prompt_ids) :, None])[:, 0].numpy()
+            own = slice(start, end)
+            assert np.abs(logps[own] - each.logps[own]).max() < 1e-3

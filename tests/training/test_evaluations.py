@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -248,3 +249,72 @@ def test_own_evaluations_are_sampled_in_batches_of_the_training_s_size(
 def test_held_out_tasks_that_are_not_there_are_told(start_run: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match=r"evaluate on held-out tasks, but there are none"):
         start_run(max_steps=1, eval_on_start=True, held_out=0)
+
+
+def test_a_run_measures_in_between_when_asked(start_run: Callable[..., Any]) -> None:
+    """`tracking.eval_every`: the same tasks and draws as before and after, told task by task."""
+    run, result = start_run(max_steps=3, learning_rate=0.0, tracking={"eval_every": 1})
+    lines = read_json_lines(run.evaluations)
+    told = [(line["name"], line["step"]) for line in lines]
+    assert told == [("before", 0), ("during", 1), ("during", 2), ("after", 3)]
+    texts = [[row["completion_ids"] for row in rows] for rows in evaluations_of(run).values()]
+    assert texts[0] == texts[1] == texts[2] == texts[3], "the policy has not changed"
+    for line in lines:
+        assert len(line["results"]) == 2
+        shares = [task["sampled"] for task in line["results"].values()]
+        assert line["sampled"] == pytest.approx(sum(shares) / 2)
+        assert {task["samples"] for task in line["results"].values()} == {2}
+    assert result.after is not None
+    assert {task.task_id for task in result.after.results} == set(lines[0]["results"])
+
+
+def test_a_resumed_run_does_not_measure_a_step_twice(start_run: Callable[..., Any]) -> None:
+    settings: dict[str, Any] = {"max_steps": 3, "save_steps": 2, "tracking": {"eval_every": 2}}
+    run, _ = start_run(**settings)
+    shutil.rmtree(run.checkpoints / "checkpoint-3")
+    start_run(again=True, **settings)
+    lines = read_json_lines(run.evaluations)
+    assert [(line["name"], line["step"]) for line in lines] == [("before", 0), ("during", 2), ("after", 3)]
+
+
+def test_measuring_in_between_changes_nothing(start_run: Callable[..., Any], tmp_path: Path) -> None:
+    alone, _ = start_run(max_steps=3)
+    alone.path.rename(tmp_path / "alone")
+    run, _ = start_run(max_steps=3, tracking={"eval_every": 1})
+    apart = ("shapes/", "time/", "signals/sandbox_seconds")
+    figures = [
+        [
+            {
+                name: value
+                for name, value in line.items()
+                if not name.startswith(apart) and name not in ("times", "engine", "device", "step_time")
+            }
+            for line in read_json_lines(folder / "metrics.jsonl")
+        ]
+        for folder in (tmp_path / "alone", run.path)
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_without_held_out_tasks_nothing_can_be_measured(start_run: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match=r"tracking\.eval_every evaluates on held-out tasks, but there are none"):
+        start_run(held_out=0, tracking={"eval_every": 1})
+
+
+def test_the_records_of_a_run_say_what_was_asked(start_run: Callable[..., Any]) -> None:
+    """Outcomes have their tests in tasks.jsonl, and each line its signals."""
+    from ascent.tracking.task_file import read_tasks
+
+    run, _ = start_run(max_steps=2)
+    tasks = {line.task_id: line for line in read_tasks(run.tasks)}
+    assert sorted(line.split for line in tasks.values()) == ["held_out"] * 2 + ["train"] * 6
+    for row in read_rollouts(run.rollouts):
+        task = tasks[row["task_id"]]
+        assert row["visible_tests"] == len(task.visible_tests) == 1
+        assert len(row["outcomes"]) == len(task.visible_tests) + len(task.hidden_tests)
+        assert row["audit_outcomes"] is None
+        assert task.prompt == row["prompt"]
+    for line in read_json_lines(run.metrics):
+        assert line["signals/completions"] == 8
+        assert line["signals/solved"] == sum(line["signal_groups"]["solved"])
+        assert line["signals/unjudged"] == 0

@@ -170,11 +170,11 @@ def test_the_part_of_a_fraction_stands_for_all(
 ) -> None:
     from tests.training.batches.windows import relative_error
 
-    from ascent.training.batches.passes_again import KeptPasses
+    from ascent.training.batches.passes_again import PassesAgain
 
     chosen: set[tuple[tuple[int, ...], ...]] = set()
     shares = []
-    usual = KeptPasses.part_done
+    usual = PassesAgain.part_done
 
     def ids(rows: Any, row: int) -> tuple[tuple[int, ...], ...]:
         return tuple(
@@ -182,12 +182,12 @@ def test_the_part_of_a_fraction_stands_for_all(
             for kind in ("prompt", "completion")
         )
 
-    def part_done(self: KeptPasses, model: Any, share: float) -> None:
-        chosen.update(ids(kept.rows, row) for kept in self._kept for row in range(len(kept.rows["advantages"])))
+    def part_done(self: PassesAgain, model: Any, share: float) -> None:
+        chosen.update(ids(kept.rows, row) for kept in self._passes.all for row in range(len(kept.rows["advantages"])))
         shares.append(share)
         usual(self, model, share)
 
-    monkeypatch.setattr(KeptPasses, "part_done", part_done)
+    monkeypatch.setattr(PassesAgain, "part_done", part_done)
     case, savings = replace(CASES["plain"], ragged=replace(CASES["plain"].ragged, equal=0.0)), SAVINGS["everything"]
     found = windows(case, savings, **PENALTY, gradient_penalty_fraction=0.4)[0].gradient
     assert 0.4 <= shares[0] < 1
@@ -243,7 +243,7 @@ def test_with_a_penalty_that_adds_nothing_five_steps_are_grpos_bit_by_bit(
         same = {key for key, value in step.metrics.items() if rest[key] == value}
         timed = {key for key in rest if "time" in key or "per_second" in key or "mfu" in key or "shapes" in key}
         assert set(rest) - same <= timed
-    penalized = [step.metrics for step in also_seen.steps if not step.metrics["gradient_penalty/skipped"]]
+    penalized: list[Any] = [step.metrics for step in also_seen.steps if not step.metrics["gradient_penalty/skipped"]]
     assert penalized
     assert all(each["gradient_penalty/kl"] > 0 for each in penalized)
 
@@ -266,14 +266,15 @@ def test_a_failure_in_the_second_pass_leaves_the_weights_of_the_step_before(
     from transformers import TrainerCallback
 
     trainer = make_trainer(tiny_policy(), tmp_path, gpro=True, gradient_penalty_radius=0.1)
-    usual, before = trainer.compute_loss, []
+    usual = trainer.compute_loss
+    before: list[Any] = []
 
     class Before(TrainerCallback):
         def on_step_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
             before[:] = [each.detach().clone() for each in model.parameters()]
 
     def fails(*args: Any, **keywords: Any) -> Any:
-        if trainer._batches.kept._again and trainer.state.global_step == 2:
+        if trainer._numerics.passes.is_repeating and trainer.state.global_step == 2:
             raise RuntimeError("planted")
         return usual(*args, **keywords)
 
@@ -289,7 +290,9 @@ def test_a_failure_in_the_second_pass_leaves_the_weights_of_the_step_before(
 
 def test_what_was_seen_is_logged(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     _, seen = trained(tiny_policy(), tmp_path, gpro=True)
-    first = {key: value for key, value in seen.steps[0].metrics.items() if key.startswith("gradient_penalty/")}
+    first: dict[str, Any] = {
+        key: value for key, value in seen.steps[0].metrics.items() if key.startswith("gradient_penalty/")
+    }
     assert first["gradient_penalty/share"] == pytest.approx(1.0, rel=1e-3)
     assert first["gradient_penalty/probe/cosine"] > 0.8
     assert first["gradient_penalty/norm"] > 0
@@ -315,7 +318,7 @@ def test_a_step_without_signal_has_no_second_pass(tiny_policy: Callable[..., Pat
         ({"top_entropy_quantile": 0.5}, "top_entropy_quantile=0.5"),
         ({"optim": "lomo"}, "optim=lomo"),
         ({"model_init_kwargs": {"dtype": "bfloat16"}}, "weights in bfloat16"),
-        ({"model_init_kwargs": {"dtype": "float16"}}, "weights in float16"),
+        ({"model_init_kwargs": {"dtype": "float16"}}, "float16"),
         ({"gradient_penalty_fraction": 0.5, "entropy_coef": 0.1}, "micro-batches stay whole: the entropy bonus"),
         ({"gradient_penalty_strength": -0.5}, "gradient_penalty_strength=-0.5"),
         ({"gradient_penalty_radius": 0.0}, "gradient_penalty_radius=0.0"),

@@ -185,7 +185,8 @@ def check_completions(run: RunDirectory, sampled: Counter[Sampled], kills: int) 
 
 
 def metrics_of(run: RunDirectory) -> list[dict[str, Any]]:
-    apart = {"times", "engine", "device", "shapes/new", "shapes/seen"}  # of the process, not of the run
+    # of the process, not of the run
+    apart = {"times", "engine", "device", "shapes/new", "shapes/seen", "signals/sandbox_seconds"}
     return [
         {name: value for name, value in line.items() if name not in apart and "time" not in name}
         for line in read_json_lines(run.metrics)

@@ -15,9 +15,10 @@ from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.models.digests import weights_digest
 from ascent.sandbox.types import FunctionTest
+from ascent.tasks.digests import tasks_digest
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import STATE_FILE, RunDirectory, write_json
-from ascent.training.origin import read_origin, record_origin, tasks_digest
+from ascent.training.origin import read_origin, record_origin
 from ascent.types import Task
 
 if TYPE_CHECKING:

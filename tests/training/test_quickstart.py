@@ -31,7 +31,7 @@ def short_starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def numbers(run: Path) -> list[dict[str, Any]]:
     lines = read_json_lines(run / "metrics.jsonl")
-    apart = ("shapes/", "time/")  # of the process, not of the run
+    apart = ("shapes/", "time/", "signals/sandbox_seconds")  # of the process, not of the run
     return [
         {key: value for key, value in line.items() if key not in TIMED and not key.startswith(apart)} for line in lines
     ]

@@ -115,19 +115,19 @@ def test_a_run_whose_engine_samples_from_another_policy_ends_before_its_step(
         train(tiny_policy(), tmp_path, OtherPolicy())
 
 
-def test_biased_ratios_are_told_once_and_in_every_step(
-    tiny_policy: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_settings_that_bias_the_ratio_are_refused_with_the_correction(
+    tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from ascent.training.records.progress import step_line
+    from ascent.errors import InputError
 
-    memory, _ = train(tiny_policy(), tmp_path / "1", OtherPolicy(), top_p=0.8, min_p=0.1, max_steps=2)
-    assert [step.metrics["rollout/biased_ratio"] for step in memory.steps] == [1.0, 1.0]
-    assert "(biased by the sampling settings)" in step_line(memory.steps[0])
-    told = capsys.readouterr().err
-    assert told.count("top_p=0.8, min_p=0.1: vLLM gives log-probabilities of the distribution that is left") == 1
-    memory, _ = train(tiny_policy(), tmp_path / "2", FarEngine(), max_steps=1)
-    assert "rollout/biased_ratio" not in memory.steps[0].metrics
-    assert "biased" not in step_line(memory.steps[0]) + capsys.readouterr().err
+    with pytest.raises(InputError, match=r"top_p=0\.8, min_p=0\.1 and vllm_importance_sampling_correction") as refused:
+        train(tiny_policy(), tmp_path / "1", FarEngine(), top_p=0.8, min_p=0.1, max_steps=2)
+    assert "vllm_importance_sampling_correction=false" in refused.value.mend
+    assert "newer model runner" in refused.value.mend
+    memory, _ = train(
+        tiny_policy(), tmp_path / "2", FarEngine(), top_p=0.8, vllm_importance_sampling_correction=False, max_steps=1
+    )
+    assert "sampling/effective_sample_size" not in memory.steps[0].metrics
 
 
 def test_which_settings_narrow_the_distribution() -> None:

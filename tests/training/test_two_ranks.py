@@ -78,12 +78,53 @@ def test_ranks_that_replace_different_numbers_of_groups_go_on_together(endings: 
         assert rank["resumed"] == [each for each, begin in zip(rank["groups"], begins, strict=True) if begin >= 2]
 
 
+def test_each_rank_closes_its_generations_by_itself(endings: dict[str, list[Any]]) -> None:
+    first, second = endings["late"]
+    assert not {group for group, *_ in first["whole"]} & {group for group, *_ in second["whole"]}
+    late = []
+    for rank in (first, second):
+        assert len(rank["whole"]) == 6 * 8
+        assert all(kept for _, _, _, kept, _ in rank["whole"])
+        assert rank["resumed"] == [each for each in rank["whole"] if each[2] >= 3]
+        late.append({group for group, _, number, *_ in rank["whole"] if int(group.split("-")[0]) < number})
+    assert any(late), "nothing was carried over"
+
+
 def test_a_reward_that_fails_on_one_rank_ends_both(endings: dict[str, list[Any]]) -> None:
     first, second = endings["reward-fails"]
     assert first["message"] == second["message"]
     assert "ValueError: not here" in first["message"]
     assert first["agreed"]
     assert second["agreed"]
+
+
+def test_signals_are_of_all_ranks_also_where_a_group_is_spread(endings: dict[str, list[Any]]) -> None:
+    first, second = endings["recorded"]
+    assert not second["steps"], "rank 0 tells"
+    assert len(first["steps"]) == 2
+    groups = [{group for group, *_ in rank["completions"]} for rank in (first, second)]
+    assert groups[0] & groups[1], "a group is on both"
+    for number, (metrics, columns) in enumerate(first["steps"]):
+        rows = [row for rank in (first, second) for row in rank["completions"] if row[0].startswith(f"{number}-")]
+        named = sorted({group for group, *_ in rows}, key=lambda group: int(group.split("-")[1]))
+        assert len(rows) == metrics["signals/completions"] == 12
+        assert metrics["signals/groups"] == len(named) == 3
+        assert columns["completions"] == [4, 4, 4]
+        by_group = [[row for row in rows if row[0] == group] for group in named]
+        assert columns["reward"] == pytest.approx([sum(row[1] for row in group) for group in by_group])
+        assert columns["signal"] == [int(len({row[1] for row in group}) > 1) for group in by_group]
+        assert columns["signal"] == [int(group[0][2]) for group in by_group]
+        assert metrics["signals/mean_length"] == pytest.approx(sum(row[3] for row in rows) / 12)
+
+
+def test_the_trainer_s_log_probabilities_come_back_to_the_rank_that_sampled(endings: dict[str, list[Any]]) -> None:
+    for ending in endings["moved"]:
+        assert len(ending["differences"]) >= 4
+        assert max(ending["differences"]) < 1e-5
+        assert not any(ending["silent"]), "what isn't computed has no advantage"
+        assert len(ending["differences"]) + len(ending["silent"]) == 16
+    first, second = (len(ending["differences"]) for ending in endings["moved"])
+    assert abs(first - second) > 4, "one rank computed what the other one sampled"
 
 
 def test_groups_that_are_spread_over_ranks_are_refused(endings: dict[str, list[Any]]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.rollout.fake_servers import FakeServer, PostsOnce, address_of
 from tests.small_trainer import make_trainer
-from tests.training import drawing_on_two_ranks
+from tests.training import drawing_on_two_ranks, records_on_two_ranks
 
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.service import record
@@ -193,7 +193,7 @@ def main() -> None:
     dies_between_two_submits()
     transport_is_missing()
     lost_here_and_updating_there()
-    for scenario in (drawing_on_two_ranks.drawn, drawing_on_two_ranks.fails, drawing_on_two_ranks.spread):
+    for scenario in (*drawing_on_two_ranks.SCENARIOS, *records_on_two_ranks.SCENARIOS):
         scenario(POLICY, FOLDER, RANK, write)
 
 

@@ -24,6 +24,12 @@ def add(verbs: Verbs) -> None:
     what.add_argument(
         "--explain", metavar="NAME", help="what became of a setting (NPU_ARCH), or what a rule means (A401)"
     )
+    verb.add_argument(
+        "--trackers",
+        default="",
+        metavar="NAMES",
+        help="also try these trackers without a network, such as wandb,mlflow",
+    )
     verb.add_argument("--need-gib", type=float, metavar="GIB", help="device memory that must be free")
     verb.add_argument("--sleep-mode", action="store_true", default=None, help="the run will use vLLM's sleep mode")
     verb.add_argument("--all", action="store_true", help="also list what is right")
@@ -39,6 +45,7 @@ def _doctor(args: argparse.Namespace) -> int:
         return commands.doctor(
             report=args.report,
             smoke_test=args.run,
+            tracker_names=[name.strip() for name in args.trackers.split(",") if name.strip()],
             need_gib=args.need_gib,
             sleep_mode=args.sleep_mode,
             everything=args.all,

@@ -24,7 +24,7 @@ def add(verbs: Verbs) -> None:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="go on with the run in this folder; settings of trainer, rollout, memory, sandbox and tracking may change",
+        help="go on with the run in this folder; settings of model, algorithm, tasks and reward can't change",
     )
     verb.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
     verb.add_argument(
@@ -33,7 +33,11 @@ def add(verbs: Verbs) -> None:
         default="local",
         help="how several processes are started (default: local, all on this machine)",
     )
-    verb.add_argument("--force", action="store_true", help="go on although preflight found errors")
+    verb.add_argument(
+        "--force",
+        action="store_true",
+        help="go on although preflight found errors, or the memory plan says that it doesn't fit",
+    )
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -56,6 +60,8 @@ def _train(args: argparse.Namespace) -> int:
         raise InputError("ascent train takes a configuration file, or --resume RUN")
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
+    if args.force and settings.memory.check == "refuse":
+        settings = settings.model_copy(update={"memory": settings.memory.model_copy(update={"check": "warn"})})
     check_sources(settings.tasks.train, settings.tasks.held_out, settings.tasks.seed)
     with reserved as run:
         run_directory.write_text(run.config, settings.to_yaml())
@@ -71,6 +77,7 @@ def _begin(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> 
     set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     checked = preflight(
         weight_updates=True,
+        sleep_mode=settings.memory.engine_sleep,
         server_mode=settings.rollout.mode == "server",
         trainer_devices=tuple(range(args.devices)),
         server_devices=devices_of_servers(settings, args.devices),

@@ -16,6 +16,7 @@ import pydantic
 from ascent.config import algorithm_fields, renamed, trl_fields
 from ascent.config import file as config_file
 from ascent.config.sections import (
+    AlarmsSection,
     AlgorithmSection,
     MemorySection,
     ModelSection,
@@ -44,6 +45,7 @@ class RunConfig(Section):
     rollout: RolloutSection = RolloutSection()
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
+    alarms: AlarmsSection = AlarmsSection()
     trainer: dict[str, Any] = pydantic.Field(default_factory=dict)
 
     @pydantic.field_validator("algorithm", mode="before")
@@ -82,6 +84,7 @@ _TRL_VLLM = {
     "use_vllm": ("rollout.engine", {True: "vllm", False: "transformers"}),
     "vllm_mode": ("rollout.mode", None),
     "vllm_gpu_memory_utilization": ("memory.engine_share", None),
+    "vllm_enable_sleep_mode": ("memory.engine_sleep", None),
     "vllm_max_model_length": ("rollout.max_model_len", None),
     "vllm_server_base_url": ("rollout.server", None),
     "vllm_tensor_parallel_size": ("rollout.tensor_parallel_size", None),
@@ -96,7 +99,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
     Returns the configuration and sentences about settings that were moved or ignored. Raises InputError that lists
     every problem with its place: unknown keys, wrong values, contradictions between TRL's names and ours.
     """
-    source = config_file.read(path, overrides)
+    return settled(config_file.read(path, overrides))
+
+
+def settled(source: config_file.Source) -> tuple[RunConfig, list[str]]:
+    """The configuration that was parsed, as `load` gives it. Raises what `load` raises."""
     notes: list[str] = []
     problems: list[str] = []
     trainer = source.values.get("trainer") or {}
@@ -116,10 +123,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str
         config = RunConfig.model_validate(source.values)
     except pydantic.ValidationError as error:
         problems += [_explain(detail, source) for detail in error.errors()]
-        raise _refusal(path, problems) from None
+        raise _refusal(source.origin, problems) from None
     problems += _contradictions(config)
     if problems:
-        raise _refusal(path, problems)
+        raise _refusal(source.origin, problems)
     own_devices = config.rollout.mode == "server" and config.rollout.server_devices is None
     if own_devices and config_file.get(source.values, "memory.engine_share") is not None:
         notes.append("memory.engine_share is ignored with rollout.mode=server: servers have devices of their own")
@@ -159,10 +166,10 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def _refusal(path: Path, problems: list[str]) -> InputError:
+def _refusal(origin: str, problems: list[str]) -> InputError:
     if len(problems) == 1:
         return InputError(problems[0])
-    return InputError(f"{path}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
+    return InputError(f"{origin}: {len(problems)} problems\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
 def _map_trl_vllm(trainer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
@@ -268,6 +275,14 @@ def _contradictions(config: RunConfig) -> list[str]:
     dtype = (config.trainer.get("model_init_kwargs") or {}).get("dtype")
     if dtype is not None and config.model.dtype not in ("auto", dtype):
         problems.append(f"model.dtype={config.model.dtype!r} contradicts trainer.model_init_kwargs.dtype={dtype!r}")
+    if config.model.head_dtype == "float32" and config.trainer.get("cast_lm_head_to_fp32") is False:
+        problems.append("model.head_dtype=float32 contradicts trainer.cast_lm_head_to_fp32=false")
+    head = config.model.head_dtype == "float32" or config.trainer.get("cast_lm_head_to_fp32")
+    if head and config.rollout.server is not None:
+        problems.append(
+            "model.head_dtype=float32: the service that rollout.server names has another head; on one side alone it "
+            "can widen the difference of sampler and trainer. Let the run start its own servers"
+        )
     if not config.trainer.get("plain"):
         problems += [
             f"trainer.{key}={config.trainer[key]!r}: name the service in rollout.server"
@@ -280,9 +295,21 @@ def _contradictions(config: RunConfig) -> list[str]:
                 lambda name: config.trainer.get(name, trl_fields.FIELDS[name].usual), _engine_of(config.rollout)
             )
         ]
+    problems += _evaluation_contradictions(config)
     if "output_dir" in config.trainer:
         problems.append("trainer.output_dir is set by the run directory; use tracking.folder and tracking.name")
     return problems + _rollout_contradictions(config)
+
+
+def _evaluation_contradictions(config: RunConfig) -> list[str]:
+    every = config.tracking.eval_every
+    if every is None:
+        return []
+    if not config.tracking.evaluate:
+        return [f"tracking.eval_every={every} contradicts tracking.evaluate=false; keep one of them"]
+    if config.trainer.get("plain"):
+        return [f"tracking.eval_every={every} contradicts trainer.plain=true: TRL's path has trainer.eval_strategy"]
+    return []
 
 
 def _engine_of(rollout: RolloutSection) -> trl_fields.Engine:
@@ -295,13 +322,20 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
     rollout, usual = config.rollout, RolloutSection()
     if config.trainer.get("plain"):
         return []
+    if config.memory.engine_sleep and rollout.engine != "vllm":
+        return [f"memory.engine_sleep=True, which only vLLM has, contradicts rollout.engine={rollout.engine}"]
     if rollout.mode == "colocate":
         return _speculative_contradictions(config) + [
             f"rollout.{key}={getattr(rollout, key)!r} means something only with rollout.mode=server"
             for key in _ONLY_SERVER
             if getattr(rollout, key) != getattr(usual, key)
         ]
-    problems = []
+    problems = [
+        f"memory.{key}={getattr(config.memory, key)!r} makes room on a device that trainer and engine share; it "
+        "contradicts rollout.mode=server"
+        for key in ("engine_sleep", "offload")
+        if getattr(config.memory, key) != getattr(MemorySection(), key)
+    ]
     count = rollout.replicas * rollout.tensor_parallel_size
     if rollout.server_devices is not None and len(set(rollout.server_devices)) != count:
         problems.append(

@@ -120,6 +120,14 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     return source
 
 
+def of_arguments(values: dict[str, Any], overrides: Sequence[str]) -> Source:
+    """A configuration without a file: `values` and the overrides. Raises InputError as `read` does."""
+    source = Source(values, "the arguments")
+    for override in overrides:
+        _override(source, override)
+    return source
+
+
 def _note_places(node: yaml.Node, prefix: str, source: Source) -> None:
     if not isinstance(node, yaml.MappingNode):
         return

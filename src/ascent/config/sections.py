@@ -55,6 +55,7 @@ class ModelSection(Section):
     path: str
     revision: str | None = None
     dtype: Dtype = "auto"  # of the trained weights; auto: float32
+    head_dtype: Literal["model", "float32"] = "model"  # what the output head is computed in, by trainer and engine
     attn_implementation: str | None = None
     trust_remote_code: bool = False
     lora: LoraSection | None = None
@@ -113,6 +114,7 @@ class RewardSection(Section):
     tests_weight: float = pydantic.Field(0.9, ge=0)
     all_tests_weight: float = pydantic.Field(0.0, ge=0)
     tests: Literal["visible", "hidden", "both"] = "both"
+    audit: bool = True  # with tests=visible: programs that pass them are also judged by the hidden ones, unpaid
 
 
 class SandboxSection(Section):
@@ -160,6 +162,18 @@ class MemorySection(Section):
 
     engine_share: float = pydantic.Field(0.3, gt=0, lt=1)  # of the device, where the training computes too (not on CPU)
     kv_cache_mb: int | None = pydantic.Field(None, ge=1)  # exact size of the KV cache; default on CPU: 512
+    engine_sleep: bool = False  # a colocated engine gives its memory back while the trainer computes
+    offload: Literal["none", "optimizer", "all"] = "none"  # what the trainer gives to the host while it samples
+    check: Literal["refuse", "warn", "off"] = "refuse"  # a run that by its plan doesn't fit
+    trainer_gb: float | None = pydantic.Field(
+        None, gt=0
+    )  # GiB that the trainer's allocator may take; no cap by default
+
+
+class AlarmsSection(Section):
+    """What follows from an alarm (docs/alarms.md)."""
+
+    stop_on: list[Literal["info", "warn", "critical"]] = []  # alarms of these levels end the run, with a checkpoint
 
 
 class TrackingSection(Section):
@@ -170,3 +184,5 @@ class TrackingSection(Section):
     evaluate: bool = True  # on the held-out tasks, before and after training
     eval_tasks: int | None = pydantic.Field(64, ge=1)  # at most so many held-out tasks
     eval_samples: int = pydantic.Field(4, ge=1)  # sampled completions of each, beside the greedy one
+    report: bool = True  # write report.html when training ends
+    eval_every: int | None = pydantic.Field(None, ge=1)  # also in between, after so many steps each

@@ -33,16 +33,20 @@ class Field:
 
 
 _SAMPLING = "in the engine's sampling settings"
+_NARROWS = (
+    f"{_SAMPLING}; with vLLM and `vllm_importance_sampling_correction` refused where it narrows the policy: "
+    "[training](training.md#sampler-and-trainer)"
+)
 _SERVER_ONLY = "belongs to TRL's own client; Ascent's is told by the service what it needs"
 _OWN = (
     Field("num_generations", "ENGINE", "completions of each prompt"),
     Field("num_generations_eval", "ENGINE", "completions of each prompt in evaluations"),
     Field("max_completion_length", "ENGINE", "`None`: as many tokens as the engine's context leaves room for"),
     Field("temperature", "ENGINE", _SAMPLING, usual=1.0),
-    Field("top_p", "ENGINE", _SAMPLING, usual=1.0),
-    Field("top_k", "ENGINE", _SAMPLING, usual=0),
-    Field("min_p", "ENGINE", _SAMPLING),
-    Field("repetition_penalty", "ENGINE", _SAMPLING, usual=1.0),
+    Field("top_p", "ENGINE", _NARROWS, usual=1.0),
+    Field("top_k", "ENGINE", _NARROWS, usual=0),
+    Field("min_p", "ENGINE", _NARROWS),
+    Field("repetition_penalty", "ENGINE", _NARROWS, usual=1.0),
     Field(
         "generation_kwargs",
         "ENGINE",
@@ -69,11 +73,7 @@ _OWN = (
         usual="vllm",
     ),
     Field(
-        "vllm_enable_sleep_mode",
-        "REFUSED",
-        "the engine keeps its memory between generations; lower vllm_gpu_memory_utilization, or sample on servers",
-        ("colocate",),
-        usual=False,
+        "vllm_enable_sleep_mode", "ENGINE", "the engine gives its memory back between generations", ("colocate",), False
     ),
     Field(
         "vllm_tensor_parallel_size",
@@ -93,6 +93,8 @@ _OWN = (
     Field(
         "max_surplus_age", "ENGINE", "Ascent's own, with the above: how old groups sampled in advance may be", usual=0
     ),
+    Field("oversample_factor", "ENGINE", "Ascent's own: generations are closed without their stragglers", usual=1.0),
+    Field("max_straggler_age", "ENGINE", "Ascent's own, with the above: how often a group may be late", usual=4),
     Field(
         "curriculum", "ENGINE", "Ascent's own, with the above: seldom draws what is always or never solved", usual=False
     ),
@@ -105,6 +107,8 @@ _STEP = (
     Field("skip_old_logps", "STEP", "old log-probabilities come from the training forward where they can", usual=True),
     Field("balance_ranks", "STEP", "rows are dealt out to ranks by cost", usual=True),
     Field("packing", "STEP", "rows without padding: [training](training.md#without-padding)", usual="auto"),
+    Field("max_bad_steps", "STEP", "steps whose gradient isn't finite: [numbers](numerics.md)", usual=3),
+    Field("npu_optim_level", "STEP", "precision by its levels: [numbers](numerics.md#precision)"),
     Field(
         "stream_reward_models",
         "STEP",

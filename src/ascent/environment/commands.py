@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ascent.environment import (
     rules,
     settings,
     smoke,
+    trackers,
 )
 from ascent.environment.finding import Finding, by_severity, exit_code
 from ascent.environment.inventory import Environment
@@ -41,6 +42,7 @@ def doctor(
     *,
     report: Path | None = None,
     smoke_test: bool = False,
+    tracker_names: Sequence[str] = (),
     need_gib: float | None = None,
     sleep_mode: bool | None = None,
     everything: bool = False,
@@ -48,11 +50,15 @@ def doctor(
 ) -> int:
     """Inspect this machine, or the one that a report describes; 1 when there is a warning or an error.
 
-    Raises RefusedError when the report can't be read, or when a smoke test is asked for a machine out of
-    reach.
+    Raises RefusedError when the report can't be read, when a smoke test or a tracker is to be tried on a machine out of
+    reach, and for a tracker that isn't known.
     """
-    if report is not None and smoke_test:
-        raise RefusedError("--run tests this machine, --report reads another's", "give one of the two")
+    if report is not None and (smoke_test or tracker_names):
+        asked = "--run" if smoke_test else "--trackers"
+        raise RefusedError(f"{asked} tests this machine, --report reads another's", "give one of the two")
+    unknown = [name for name in tracker_names if name not in trackers.NAMES]
+    if unknown:
+        raise RefusedError(f"--trackers {unknown[0]}: no such tracker", f"known: {', '.join(trackers.NAMES)}")
     environment = machine.inspect() if report is None else reports.parse(_read_report(report))
     need = None if need_gib is None else int(need_gib * 2**30)
     found = checks.run(environment, checks.Purpose(sleep_mode=sleep_mode, need_free_bytes=need))
@@ -61,6 +67,8 @@ def doctor(
     print(display.machine(environment), file=text)
     if smoke_test:
         found = by_severity([*_smoke(environment, text), *found])
+    if tracker_names:
+        found = by_severity([*trackers.check(tracker_names, _teller(text)), *found])
     print(display.findings(found, colour=colour, everything=everything), file=text)
     if as_json:
         judgement = matrix.judge(environment)
@@ -80,14 +88,14 @@ def doctor(
 def _smoke(environment: Environment, text: Any) -> list[Finding]:
     if not smoke.worth_running(environment):
         return [rules.found("A801", "note", "torch isn't installed: there is nothing to run", mend=())]
-    found: list[Finding] = []
+    return [smoke.as_finding(result) for result in smoke.run(report=_teller(text))]
 
-    def report(result: smoke.Result) -> None:
-        found.append(smoke.as_finding(result))
+
+def _teller(text: Any) -> Callable[[smoke.Result], None]:
+    def tell(result: smoke.Result) -> None:
         print(f"{result.outcome:<8} {result.step} ({result.seconds:.1f} s)", file=text, flush=True)
 
-    smoke.run(report=report)
-    return found
+    return tell
 
 
 def explain(name: str, *, as_json: bool = False) -> int:

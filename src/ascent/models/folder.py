@@ -88,6 +88,17 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
+def longest_context(folder: Path, *, trust_remote_code: bool = False) -> int:
+    """The model's own limit of prompt and completion, in tokens. Raises InputError when its config can't be used."""
+    from transformers import AutoConfig
+
+    try:
+        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder}: its config.json can't be used: {error}") from error
+    return int(loaded.get_text_config().max_position_embeddings)
+
+
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         inside = folder / "model"  # of a run directory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ascent.memory import measured
+from ascent.memory.picture import size
 from ascent.models.adapters import is_adapter
 from ascent.report.curve_svg import curve_svg
+from ascent.report.pass_rates import rate
 from ascent.report.results import Change, HeldOutTask, Results, mean, read_results
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # a character of a column, by how many eighths of it are filled
@@ -40,6 +42,7 @@ def show_ending(run: Path, console: Console | None = None) -> None:
     if results.after:
         console.print(_rates(results))
         console.print(_examples(results))
+    console.print(_memory(results.path))
     console.print(_whereabouts(results))
     console.print(_what_next(results.path), soft_wrap=True)  # a command that is cut in two can't be pasted
 
@@ -100,11 +103,8 @@ def _row(before: Sequence[HeldOutTask], after: Sequence[HeldOutTask]) -> tuple[s
 
 
 def _interval(tasks: Sequence[HeldOutTask], kind: str) -> str:
-    """Wilson's 95 % interval of a rate, each task taken as one trial (samples of one task are alike)."""
-    rate, n, z = mean(getattr(task, kind) for task in tasks), len(tasks), 1.96
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return f"{100 * (centre - half):.0f} to {centre + half:.0%}"
+    found = rate([getattr(task, kind) for task in tasks])
+    return f"{100 * found.low:.0f} to {found.high:.0%}"
 
 
 def _examples(results: Results) -> Group:
@@ -140,6 +140,22 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
+def _memory(run: Path) -> Group:
+    """The largest peak of each phase beside what was planned, and what memory showed of trouble."""
+    kept = measured.read(run)
+    if kept is None or not (kept["compared"] or kept["findings"]):
+        return Group()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("phase")
+    for name in ("measured", "planned", "off"):
+        table.add_column(name, justify="right")
+    for row in kept["compared"]:
+        table.add_row(row["phase"], size(row["measured"]), size(row["planned"]), f"{row['off']:+.0%}")
+    told = [Text(_printable(f"- {each['what']}. {each['mend']}")) for each in kept["findings"]]
+    about = Text("planned for prompts and completions at their longest")
+    return Group(Text(), Rule("Memory, peaks by phase"), about, table, *told)
+
+
 def _whereabouts(results: Results) -> Group:
     run = results.path
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -147,10 +163,13 @@ def _whereabouts(results: Results) -> Group:
     table.add_column()
     files = {
         "model/": f"the trained policy: {'LoRA adapter' if is_adapter(run / 'model') else 'weights'} and tokenizer",
+        "report.html": "curves, tasks and completions as one file, for a browser",
         "curve.svg": "the curve above as a picture",
         "evaluation.json": "every held-out task before and after",
+        "alarms.jsonl": f"what looked wrong, with samples; also: ascent alarms {shlex.quote(str(run))}",
         "metrics.jsonl": "one line a step: rewards, losses, times",
         "rollouts/": "every completion with its verdict (parquet)",
+        "memory.json": "the memory that was planned, and what was taken",
         "config.yaml": "all settings of this run",
     }
     for name, what in files.items():
@@ -162,6 +181,7 @@ def _whereabouts(results: Results) -> Group:
 def _what_next(run: Path) -> Text:
     """Commands that can be given as they stand, but for the words in capitals."""
     advice = {
+        "look at it": f"ascent report {shlex.quote(str(run))}",
         "own tasks": "tasks.train=my_tasks.jsonl (docs/tasks.md, docs/first-steps.md)",
         "own model": "model.path=FOLDER or a hub id, such as in examples/smollm2_mbpp.yaml",
     }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.json_numbers import in_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def read_results(run: Path) -> Results:
     metrics, evaluation = run / "metrics.jsonl", run / "evaluation.json"
     lines = metrics.read_text(encoding="utf-8").split("\n")[:-1] if metrics.is_file() else []
     with _understanding(metrics):
-        steps = [_step(json.loads(line)) for line in lines]
+        steps = [_step(in_numbers(json.loads(line))) for line in lines]
     with _understanding(evaluation):
         stored = json.loads(evaluation.read_text(encoding="utf-8")) if evaluation.is_file() else {}
         before, after = (_tasks(stored.get(when)) for when in ("before", "after"))
@@ -104,7 +106,13 @@ def _understanding(path: Path) -> Iterator[None]:
 
 
 def _step(line: Mapping[str, Any]) -> Step:
-    return Step(line["step"], float(line["times"]["step"]), line.get("reward"), line.get("pass_rate"))
+    return Step(line["step"], float(line["times"]["step"]), _known(line, "reward"), _known(line, "pass_rate"))
+
+
+def _known(line: Mapping[str, Any], name: str) -> float | None:
+    """A figure that can be drawn: None for what isn't there, or isn't finite."""
+    value = line.get(name)
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _tasks(evaluation: Mapping[str, Any] | None) -> list[HeldOutTask]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ascent.errors import InputError
+from ascent.rewards.audit import Audit, Audited
 from ascent.rewards.base import Completion, RewardInputs
 from ascent.rewards.extract import extract_program
 from ascent.rewards.thoughts import opens_thought
@@ -21,8 +22,10 @@ from ascent.types import Score, Task
 class Judge(Protocol):
     """The seam of the sandbox."""
 
-    def submit(self, program: Program, tests: Sequence[Test], limits: Limits | None = None) -> Future[Verdict]:
-        """Judge a program; the future gives its Verdict."""
+    def submit(
+        self, program: Program, tests: Sequence[Test], limits: Limits | None = None, *, later: bool = False
+    ) -> Future[Verdict]:
+        """Judge a program; the future gives its Verdict. `later`: it may wait until nothing else does."""
         ...
 
     def close(self) -> None:
@@ -60,10 +63,12 @@ class CodeReward:
         sandbox: Judge | None = None,
         limits: Limits | None = None,
         prompt_opens_thought: bool = False,
+        audit: bool = False,
     ) -> None:
         """`sandbox` defaults to one of its own, closed with the reward. `prompt_opens_thought` says that the chat
-        template ends prompts with `<think>` or the like, so that a completion begins within a thought. Raises
-        InputError on tasks without tests."""
+        template ends prompts with `<think>` or the like, so that a completion begins within a thought. With `audit`,
+        and where visible tests alone are paid, programs that pass all of them are also judged by the hidden ones (see
+        `audited`). Raises InputError on tasks without tests."""
         self._tasks = {task.id: task for task in tasks}
         self._weights = weights
         self._choice = tests
@@ -76,6 +81,7 @@ class CodeReward:
         self._limits = limits
         self._prompt_opens_thought = prompt_opens_thought
         self._sandbox = sandbox or _own_sandbox()
+        self._audit = Audit(self._sandbox, limits) if audit and tests == "visible" else None
         self._verdicts: dict[tuple[str, str], Future[Verdict]] = {}
         self._awaited: Counter[tuple[str, str]] = Counter()  # how many completions were started that have that program
         self._lock = threading.Lock()  # of these two
@@ -93,6 +99,7 @@ class CodeReward:
             tests=section.tests,
             sandbox=inputs.sandbox,
             prompt_opens_thought=inputs.prompt_opens_thought,
+            audit=section.audit,
         )
 
     def start(self, row: Mapping[str, Any], text: str) -> None:
@@ -122,7 +129,8 @@ class CodeReward:
         futures = [self._verdict(task, program) for task, program in zip(task_id, programs, strict=True)]
         judged = {id(future): future.result() for future in futures}
         self.scores = [
-            self.score(judged[id(future)], program) for future, program in zip(futures, programs, strict=True)
+            self.score(judged[id(future)], program, self._visible(task))
+            for task, future, program in zip(task_id, futures, programs, strict=True)
         ]
         self.seconds = sum(verdict.seconds for verdict in judged.values())
         self._let_go(zip(task_id, programs, strict=True))
@@ -132,6 +140,12 @@ class CodeReward:
         """Judge a completion by all tests of its task, visible and hidden."""
         task = self._tasks[task_id]
         return self._submit(task, self.program(task_id, completion), task.tests)
+
+    def audited(self, task_id: str, program: str) -> Future[Audited] | None:
+        """What the hidden tests say of a program that passes all visible ones; None where there is no audit: hidden
+        tests are paid, or the task has none."""
+        task = self._tasks[task_id]
+        return None if self._audit is None or not task.hidden_tests else self._audit.of(task, program)
 
     def program(self, task_id: str, completion: Completion) -> str:
         """The program that a completion proposes for a task. Raises InputError for a task that it wasn't given."""
@@ -149,17 +163,17 @@ class CodeReward:
             in_thought=self._prompt_opens_thought if prompt is None else opens_thought(prompt),
         )
 
-    def score(self, verdict: Verdict, program: str = "") -> Score:
-        """The score that a verdict earns."""
+    def score(self, verdict: Verdict, program: str = "", visible_tests: int | None = None) -> Score:
+        """The score that a verdict earns, whose first `visible_tests` outcomes are of visible tests."""
         if verdict.infrastructure_error is not None:
-            return Score(None, {}, verdict, program)
+            return Score(None, {}, verdict, program, visible_tests)
         parts = {
             "compile": self._weights.compile * verdict.compiled,
             "tests": self._weights.tests * verdict.fraction,
         }
         if self._weights.all_tests:
             parts["all_tests"] = self._weights.all_tests * verdict.all_passed
-        return Score(sum(parts.values()), parts, verdict, program)
+        return Score(sum(parts.values()), parts, verdict, program, visible_tests)
 
     def close(self) -> None:
         """Stop the sandbox."""
@@ -168,15 +182,27 @@ class CodeReward:
     def _tests(self, task: Task) -> tuple[Test, ...]:
         return {"visible": task.visible_tests, "hidden": task.hidden_tests, "both": task.tests}[self._choice]
 
+    def _visible(self, task_id: str) -> int:
+        """How many of the tests that are run are visible; these come first."""
+        return 0 if self._choice == "hidden" else len(self._tasks[task_id].visible_tests)
+
     def _verdict(self, task_id: str, program: str) -> Future[Verdict]:
         """The verdict to come. `start` may be called from another thread than the reward itself."""
         key = (task_id, program)
         with self._lock:
             future = self._verdicts.get(key)
-            if future is None:
-                task = self._tasks[task_id]
-                future = self._verdicts[key] = self._submit(task, program, self._tests(task))
+            if future is not None:
+                return future
+            task = self._tasks[task_id]
+            future = self._verdicts[key] = self._submit(task, program, self._tests(task))
+        if self._audit is not None:
+            future.add_done_callback(lambda done: self._begin_audit(task_id, program, done))
         return future
+
+    def _begin_audit(self, task_id: str, program: str, judged: Future[Verdict]) -> None:
+        """The audit runs beside sampling too, from the moment that a program is known to pass."""
+        if not judged.cancelled() and judged.exception() is None and judged.result().all_passed:
+            self.audited(task_id, program)
 
     def _let_go(self, keys: Iterable[tuple[str, str]]) -> None:
         """Forget verdicts, but for those that a started completion of another batch will ask for."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from ascent.errors import InputError
 from ascent.types import Completion, EngineStats, RolloutRequest
@@ -82,6 +82,20 @@ class RolloutEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class AbortingEngine(Protocol):
+    """A RolloutEngine that can stop in the middle of completions and hand out what it has of them."""
+
+    def cannot_abort(self) -> str | None:
+        """Why it can't after all; None where it can."""
+        ...
+
+    def abort(self) -> list[Completion]:
+        """Break off all that is unfinished. Returns each of them once, with the tokens and log-probabilities so far,
+        perhaps none, and finish_reason "abort"; one that came to its end meanwhile, as `poll` would."""
+        ...
+
+
 class PromptTooLongError(ValueError):
     """A prompt leaves no room for the completion in the engine's context."""
 
@@ -150,6 +164,8 @@ class EngineSettings:
 
     `engine_share` is the fraction of the device's memory for a colocated engine, `kv_cache_bytes` an exact size of the
     KV cache that takes its place (always set on CPU). `external_launcher` is True where a launcher made the processes.
+    `head_dtype` "float32" computes the output head in it, whatever `dtype` is; None: in `dtype`. With `sleeps` it gives
+    weights and cache back between generations (vLLM's sleep mode).
     With `speculative` up to `speculative_tokens` tokens are guessed at once (`rollout/speculation.py`).
     """
 
@@ -166,6 +182,8 @@ class EngineSettings:
     external_launcher: bool = False
     speculative: Literal["ngram", "suffix"] | None = None
     speculative_tokens: int = 4
+    head_dtype: str | None = None
+    sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ascent.types import Sampling
 
 
 def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
-    """Keyword arguments of vLLM's `EngineArgs`; None stands for vLLM's own default."""
+    """Keyword arguments of vLLM's `EngineArgs`; None and {} stand for vLLM's own default."""
     return {
         "model": settings.model,
         "dtype": settings.dtype,
@@ -23,8 +23,10 @@ def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
         "enforce_eager": settings.enforce_eager,
         "gpu_memory_utilization": settings.engine_share,
         "kv_cache_memory_bytes": settings.kv_cache_bytes,
+        "enable_sleep_mode": settings.sleeps,
         "trust_remote_code": settings.trust_remote_code,
         "speculative_config": speculative_config(settings.speculative, settings.speculative_tokens),
+        "hf_overrides": {} if settings.head_dtype is None else {"head_dtype": settings.head_dtype},
         "logprobs_mode": "processed_logprobs",  # after temperature, as the trainer computes them
         "generation_config": "vllm",  # sampling is given with each request, never taken from the checkpoint
     }
@@ -35,7 +37,7 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
     options: list[str] = []
     for name, value in arguments.items():
         option = name.replace("_", "-")
-        if value is None:
+        if value is None or value == {}:
             continue
         if isinstance(value, dict):
             options += [f"--{option}", json.dumps(value)]

@@ -8,7 +8,6 @@ import random
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -24,10 +23,11 @@ from ascent.sandbox.compilers import find_toolchain
 from ascent.sandbox.compiling import COMPILE_LIMITS, CompileCache
 from ascent.sandbox.errors import LevelUnavailableError, SandboxClosedError, SandboxError, SlotError
 from ascent.sandbox.interpreter import find_interpreter
-from ascent.sandbox.judge import Judge, Plan, make_plan
+from ascent.sandbox.judge import Judge, make_plan
 from ascent.sandbox.layers import LayerReport, mend
 from ascent.sandbox.slot import Slot, SlotConfig
 from ascent.sandbox.types import LEVELS, Language, Level, Limits, Outcome, Program, StdioTest, Test, Verdict
+from ascent.sandbox.work import Job, Work
 
 _ATTEMPTS = 2
 _LEFT_OUT: dict[Level, frozenset[str]] = {
@@ -57,64 +57,11 @@ class SandboxStats:
     most_queued: int
 
 
-@dataclass(slots=True)
-class _Job:
-    program: Program
-    plan: Plan
-    limits: Limits
-    future: Future[Verdict]
-    submitted: float
-
-
-class _Work:
-    """The queue and the counters that slot threads share. It doesn't know the Sandbox, so that a forgotten
-    one can end."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.jobs: deque[_Job] = deque()
-        self.closed = False
-        self.cores: tuple[int, ...] = ()  # for slots; empty: those that they have
-        self.running = self.finished = self.infrastructure_errors = self.restarts = self.most_queued = 0
-        self.busy = self.queued = self.exposed = 0.0
-
-    def put(self, job: _Job) -> None:
-        with self.changed:
-            if self.closed:
-                raise SandboxClosedError("the sandbox is closed")
-            self.jobs.append(job)
-            self.most_queued = max(self.most_queued, len(self.jobs))
-            self.changed.notify()
-
-    def take(self) -> _Job | None:
-        """The next program, or None when the sandbox closes."""
-        with self.changed:
-            while True:
-                if self.closed:
-                    return None
-                if self.jobs:
-                    job = self.jobs.popleft()
-                    if job.future.set_running_or_notify_cancel():
-                        self.running += 1
-                        self.queued += time.monotonic() - job.submitted
-                        return job
-                    continue
-                self.changed.wait()
-
-    def done(self, seconds: float, restarts: int, infrastructure_error: bool) -> None:
-        with self.changed:
-            self.running -= 1
-            self.finished += 1
-            self.busy += seconds
-            self.restarts += restarts
-            self.infrastructure_errors += infrastructure_error
-
-
 class _SlotThread(threading.Thread):
     """Owns one slot: starts it, feeds it, replaces it."""
 
     def __init__(
-        self, work: _Work, cache: CompileCache, config: SlotConfig, base: str, uid: int | None, number: int
+        self, work: Work, cache: CompileCache, config: SlotConfig, base: str, uid: int | None, number: int
     ) -> None:
         super().__init__(name=f"sandbox-slot-{number}", daemon=True)
         self._work, self._cache = work, cache
@@ -141,7 +88,7 @@ class _SlotThread(threading.Thread):
         finally:
             self.slot.close()
 
-    def _judge(self, job: _Job) -> None:
+    def _judge(self, job: Job) -> None:
         started, restarts, failure = time.monotonic(), 0, ""
         for _ in range(_ATTEMPTS):
             try:
@@ -179,7 +126,7 @@ class _SlotThread(threading.Thread):
         return True
 
 
-def _masked(job: _Job, level: Level, why: str) -> Verdict:
+def _masked(job: Job, level: Level, why: str) -> Verdict:
     outcomes = (Outcome.NOT_RUN,) * job.plan.count
     return Verdict(compiled=False, outcomes=outcomes, seconds=0.0, level=level, infrastructure_error=why)
 
@@ -224,7 +171,7 @@ class Sandbox:
             read_only=at_most == "syscall-only",
             scratch_bytes=self.limits.scratch_bytes,
         )
-        self._work = _Work()
+        self._work = Work()
         self._cores = frozenset(os.sched_getaffinity(0))  # before an engine binds this process
         base, self._lock = make_base()
         first_uid = _free_user_ids() if os.geteuid() == 0 else None
@@ -274,7 +221,7 @@ class Sandbox:
             return SandboxStats(
                 slots=self.slots,
                 level=self.level,
-                queued=len(work.jobs),
+                queued=work.waiting(),
                 running=work.running,
                 finished=work.finished,
                 infrastructure_errors=work.infrastructure_errors,
@@ -285,14 +232,17 @@ class Sandbox:
                 most_queued=work.most_queued,
             )
 
-    def submit(self, program: Program, tests: Sequence[Test], limits: Limits | None = None) -> Future[Verdict]:
-        """Judge a program; with no tests, only whether it is valid. Raises InvalidTestError and
-        SandboxClosedError at once; the future never holds an exception of the program's making."""
+    def submit(
+        self, program: Program, tests: Sequence[Test], limits: Limits | None = None, *, later: bool = False
+    ) -> Future[Verdict]:
+        """Judge a program; with no tests, only whether it is valid. `later`: once no other program waits for a slot.
+        Raises InvalidTestError and SandboxClosedError at once; the future never holds an exception of the program's
+        making."""
         plan = make_plan(program, tests, self._allow_in_process)
         if program.language != "python":
             self._check_language(program.language)
-        job = _Job(program, plan, limits or self.limits, Future(), time.monotonic())
-        self._work.put(job)
+        job = Job(program, plan, limits or self.limits, Future(), time.monotonic())
+        self._work.put(job, later=later)
         return job.future
 
     def keep_off_engines(self) -> None:
@@ -363,13 +313,12 @@ class Sandbox:
         self.close()
 
 
-def _close(work: _Work, threads: Sequence[_SlotThread], base: str, lock: int, owner: int) -> None:
+def _close(work: Work, threads: Sequence[_SlotThread], base: str, lock: int, owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork of the process that opened the sandbox
     with work.changed:
         work.closed = True
-        waiting = list(work.jobs)
-        work.jobs.clear()
+        waiting = work.clear()
         work.changed.notify_all()
     for job in waiting:
         job.future.cancel()

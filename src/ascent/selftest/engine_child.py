@@ -89,8 +89,8 @@ def _same_seed(engine: Any) -> float:
 
 
 def sleep(policy: Path) -> dict[str, Any]:
-    """Greedy tokens before sleep and after waking up, and the memory in between; only the platform's name where it has
-    no sleep mode."""
+    """Greedy tokens before sleep, after waking up to sample, and after waking up for new weights (the same ones), and
+    the memory in between; only the platform's name where it has no sleep mode."""
     from ascent.rollout.platform import engine_kind
 
     platform = engine_kind()
@@ -98,28 +98,33 @@ def sleep(policy: Path) -> dict[str, Any]:
 
     if not current_platform.is_sleep_mode_available():
         return {"platform": platform}
-    from vllm import LLM, SamplingParams
-
     from ascent import devices
+    from ascent.models.folder import load_tokenizer
+    from ascent.rollout.engine import EngineSettings
+    from ascent.rollout.engines.colocated import ColocatedEngine
+    from ascent.training.sampling_check import load_policy, sample
+    from ascent.types import Sampling
 
-    engine = LLM(
-        str(policy),
-        enable_sleep_mode=True,
-        enforce_eager=True,
-        dtype="bfloat16",
-        max_model_len=128,
-        gpu_memory_utilization=0.2,
-    )
-    greedy = SamplingParams(temperature=0.0, max_tokens=_TOKENS)
+    tokenizer = load_tokenizer(policy)
+    prompts = [tuple(tokenizer(prompt)["input_ids"]) for prompt in _PROMPTS]
+    engine = ColocatedEngine(EngineSettings(str(policy), "bfloat16", _CONTEXT, engine_share=0.2, sleeps=True))
 
-    def tokens() -> list[list[int]]:
-        return [list(output.outputs[0].token_ids) for output in engine.generate(list(_PROMPTS), greedy, use_tqdm=False)]
+    def tokens(first: int) -> list[list[int]]:
+        found = sample(engine, prompts, 1, Sampling(_TOKENS, temperature=0.0), first)
+        return [completion.token_ids.tolist() for completion in found]
 
-    before, awake = tokens(), devices.use().used_bytes
-    engine.sleep(level=1)
-    asleep = devices.use().used_bytes
-    engine.wake_up()
-    return {"platform": platform, "same": tokens() == before, "freed_gib": (awake - asleep) / 2**30}
+    try:
+        before, awake = tokens(0), devices.use().used_bytes
+        engine.rest()
+        asleep = devices.use().used_bytes
+        woken = tokens(1)
+        engine.rest()
+        engine.update_weights(load_policy(policy, "bfloat16").named_parameters(), version=1)
+        updated = tokens(2)
+    finally:
+        engine.close()
+    same = woken == before and updated == before
+    return {"platform": platform, "same": same, "freed_gib": (awake - asleep) / 2**30}
 
 
 if __name__ == "__main__":

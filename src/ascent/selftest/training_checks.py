@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
+from ascent.memory import measured
 from ascent.rollout.weights.verify.expected_differences import expected_difference
 from ascent.selftest.children import Ended, run_child
 from ascent.selftest.report import CheckResult
-from ascent.tracking.run_directory import RunDirectory, read_json_lines
+from ascent.tracking.run_directory import RunDirectory, read_metrics
 
 _RESUME_STEPS = 6
 
@@ -45,7 +46,7 @@ def train(folder: Path, steps: int, *, on_cpu: bool, engine: str, dtype: str) ->
     """`steps` steps: finite numbers and a gradient; then whether the engine sampled with the trainer's weights."""
     config = write_config(folder, engine=engine, steps=steps, save_steps=1000)
     ended = _train(folder, [str(config), "tracking.name=steps"], on_cpu)
-    lines = read_json_lines(folder / "runs" / "steps" / "metrics.jsonl")
+    lines = read_metrics(folder / "runs" / "steps" / "metrics.jsonl")
     name = f"{steps} training steps ({engine})"
     if ended.code != 0 or len(lines) != steps:
         return [failed(name, ended, f"ended after {len(lines)} of {steps} steps, exit code {ended.code}")]
@@ -69,7 +70,20 @@ def train(folder: Path, steps: int, *, on_cpu: bool, engine: str, dtype: str) ->
     results = [CheckResult(name, "failed" if strange else "passed", ended.seconds, what, figures)]
     if engine == "vllm":
         results.append(compare_engine(lines, dtype))
+    results.append(compare_memory(folder / "runs" / "steps"))
     return results
+
+
+def compare_memory(run: Path) -> CheckResult:
+    """Each phase's peak beside what was planned: figures to report, which judge the plan, not the card."""
+    name, kept = "memory by phase", measured.read(run)
+    if kept is None or not kept["compared"]:
+        return CheckResult(name, "failed", 0.0, "no phase's memory was both planned and measured")
+    figures = {
+        f"{row['phase']}, {what} MiB": row[what] / 2**20 for row in kept["compared"] for what in ("measured", "planned")
+    }
+    told = "; ".join(finding["what"] for finding in kept["findings"])
+    return CheckResult(name, "passed", 0.0, told or "planned and measured, phase by phase", figures)
 
 
 def compare_engine(lines: list[dict[str, Any]], dtype: str) -> CheckResult:
@@ -108,8 +122,8 @@ def resume(folder: Path, *, on_cpu: bool) -> CheckResult:
     seconds = whole.seconds + killed.seconds + resumed.seconds
     if resumed.code != 0:
         return failed(name, resumed, f"the resumed run ended with exit code {resumed.code}")
-    left_alone = read_json_lines(folder / "runs" / "whole" / "metrics.jsonl")
-    continued = read_json_lines(run.metrics)
+    left_alone = read_metrics(folder / "runs" / "whole" / "metrics.jsonl")
+    continued = read_metrics(run.metrics)
     return compare_steps(name, left_alone, continued, save, steps, seconds)
 
 

@@ -27,12 +27,12 @@ def new_run(folder: Path, name: str) -> Iterator[RunDirectory]:
     path = folder / name
     made_parent = not folder.exists()
     with contextlib.ExitStack() as stack:
-        with _locked(folder, wait=True):  # one at a time looks and reserves
-            with _locked(path) as ours:
+        with locked(folder, wait=True):  # one at a time looks and reserves
+            with locked(path) as ours:
                 if ours and _is_unbegun(path, but=("servers",)):
                     shutil.rmtree(path)
             run = run_directory.create(folder, name)
-            stack.enter_context(_locked(path))
+            stack.enter_context(locked(path))
         try:
             yield run
         finally:
@@ -52,7 +52,7 @@ def resumed_run(path: Path) -> Iterator[RunDirectory]:
     run = run_directory.open_existing(path)
     settings = {file: file.read_text(encoding="utf-8") for file in run.settings if file.is_file()}
     metrics = _content(run.metrics)
-    with _locked(path):
+    with locked(path):
         try:
             yield run
         finally:
@@ -71,8 +71,9 @@ def _is_unbegun(path: Path, but: tuple[str, ...] = ()) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a lock on a folder. Gives False where another process has it, the folder isn't there or can't be locked."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock on a folder: a run holds its own as long as it trains. Gives False where another process has it, the
+    folder isn't there or can't be locked."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from ascent.errors import InputError
 from ascent.tracking.rollouts import RolloutRecord, write_rollouts
 
 _log = logging.getLogger(__name__)
+
+Complete = Callable[[Sequence[RolloutRecord]], Sequence[RolloutRecord]]
 
 
 class RolloutWriter:
@@ -24,10 +26,15 @@ class RolloutWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ascent-rollouts")  # started at the first write
         self._writing: tuple[Path, Future[None]] | None = None
 
-    def write(self, path: Path, records: Sequence[RolloutRecord]) -> None:
-        """Begin to write a file, once the one before is there. Raises what `settle` raises, of the one before."""
+    def write(self, path: Path, records: Sequence[RolloutRecord], complete: Complete = lambda records: records) -> None:
+        """Begin to write a file, once the one before is there. `complete` is called in the thread and gives what is
+        written. Raises what `settle` raises, of the one before."""
         self.settle()
-        self._writing = path, self._thread.submit(write_rollouts, path, records)
+        self._writing = path, self._thread.submit(lambda: write_rollouts(path, complete(records)))
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Do something in the thread, before what is written next. Nobody is told how it ended."""
+        self._thread.submit(work)
 
     def settle(self) -> None:
         """Wait until everything is written. Raises InputError for a place that can't be written to."""

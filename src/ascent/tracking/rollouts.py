@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascent.errors import InputError
+from ascent.tracking.packed_files import counting
 from ascent.types import Logps, TokenIds
 
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 2  # 2: evaluation
+SCHEMA_VERSION = 3  # 2: evaluation; 3: from trainer_logps on
+_VERSION_KEY = b"ascent.rollouts"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +27,9 @@ class RolloutRecord:
     """One completion as it is kept. `step` is the first optimizer step that it feeds; `evaluation` names the evaluation
     that it belongs to, and then `step` counts the steps that made the weights, and `generation` those before it.
     `rewards` holds each reward function's value by name, `parts` the parts of a code reward; `outcomes` is one word a
-    test."""
+    test, the first `visible_tests` of them of visible tests. `audit_outcomes` are those of all hidden tests, judged
+    unpaid: none in it where the task has none. `weight_spans` says which weights sampled which tokens, where several
+    did: (first token, optimizer steps that made the weights) of each. None: not known."""
 
     sample_id: str
     group_id: str
@@ -54,6 +59,12 @@ class RolloutRecord:
     kept: bool
     dropped_why: str | None
     sample_seconds: float
+    trainer_logps: Logps | None = None
+    visible_tests: int | None = None
+    audit_outcomes: Sequence[str] | None = None
+    markers: Sequence[str] | None = None
+    signal: bool | None = None
+    weight_spans: Sequence[tuple[int, int]] | None = None
 
 
 def schema() -> pyarrow.Schema:
@@ -91,8 +102,14 @@ def schema() -> pyarrow.Schema:
             ("kept", pa.bool_()),
             ("dropped_why", text),
             ("sample_seconds", number),
+            ("trainer_logps", pa.list_(pa.float32())),
+            ("visible_tests", pa.int32()),
+            ("audit_outcomes", pa.list_(text)),
+            ("markers", pa.list_(text)),
+            ("signal", pa.bool_()),
+            ("weight_spans", pa.list_(pa.struct([("start", pa.int32()), ("version", whole)]))),
         ],
-        metadata={"ascent.rollouts": str(SCHEMA_VERSION)},
+        metadata={_VERSION_KEY: str(SCHEMA_VERSION)},
     )
 
 
@@ -112,15 +129,36 @@ def write_rollouts(path: Path, records: Sequence[RolloutRecord]) -> None:
         beside.unlink(missing_ok=True)  # on a full disk it would be in the way
 
 
-def read_rollouts(path: Path) -> list[dict[str, Any]]:
-    """The rows of one file, or of all generations of a folder, in order, without evaluations; maps become dicts."""
+def version_of(path: Path) -> int:
+    """The schema version of a rollout file. Raises InputError for a file that isn't one, or of a later release."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    files = [path] if path.is_file() else sorted(path.glob("[0-9]*.parquet"))
+    try:
+        kept = (pq.read_schema(path).metadata or {}).get(_VERSION_KEY, b"")
+        version = int(kept)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} is not a rollout file: {error}") from error
+    if version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {version} of rollout files; this release knows versions up to {SCHEMA_VERSION}",
+            "Read it with the release of Ascent that wrote it, or a later one.",
+        )
+    return version
+
+
+def read_rollouts(path: Path) -> list[dict[str, Any]]:
+    """The rows of one file, or of all generations of a folder, in order, without evaluations; maps become dicts. Rows
+    of earlier schema versions have None in the columns that these lack. Raises what `version_of` raises."""
+    import pyarrow.parquet as pq
+
+    files = [path] if path.is_file() else counting(path.glob("*.parquet"))
     rows: list[dict[str, Any]] = []
+    absent = dict.fromkeys(schema().names)
     for file in files:
+        version_of(file)
         for row in pq.read_table(file).to_pylist():
-            rows.append({**row, "rewards": dict(row["rewards"]), "parts": dict(row["parts"])})
+            rows.append({**absent, **row, "rewards": dict(row["rewards"]), "parts": dict(row["parts"])})
     return rows
 
 
@@ -135,12 +173,15 @@ def _column(kind: pyarrow.DataType, values: Sequence[Any]) -> pyarrow.Array:
 
 
 def _number_lists(kind: pyarrow.ListType, values: Sequence[Any]) -> pyarrow.ListArray:
-    """A column of lists of numbers, from arrays or sequences, without an object for each number."""
+    """A column of lists of numbers, from arrays, sequences or None, without an object for each number."""
     import numpy as np
     import pyarrow as pa
 
     dtype = np.dtype(kind.value_type.to_pandas_dtype())
-    arrays = [np.asarray(value, dtype) for value in values]
+    arrays = [np.asarray(() if value is None else value, dtype) for value in values]
     starts = np.cumsum([0, *map(len, arrays)])
     numbers = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
-    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pa.array(numbers, kind.value_type), type=kind)
+    absent = pa.array([value is None for value in values], pa.bool_())
+    return pa.ListArray.from_arrays(
+        pa.array(starts, pa.int32()), pa.array(numbers, kind.value_type), type=kind, mask=absent
+    )

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.json_numbers import in_numbers, in_words
+from ascent.tracking.packed_files import generations_of, split
 
 # `.old`: one that is being written anew, until the new one is complete
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)(?:\.old)?")
-_ROLLOUTS = re.compile(r"(\d+)-rank\d+\.parquet")
 _EVALUATION = re.compile(r"eval-(\d+)-step(\d+)-rank\d+\.parquet")
 STATE_FILE = "ascent_state.json"
 
@@ -58,9 +59,19 @@ class RunDirectory:
         return self.path / "origin.json"
 
     @property
+    def tasks(self) -> Path:
+        """The tasks with their tests, one JSON object each."""
+        return self.path / "tasks.jsonl"
+
+    @property
+    def trackers(self) -> Path:
+        """The names that trackers gave to the run."""
+        return self.path / "trackers.json"
+
+    @property
     def settings(self) -> tuple[Path, ...]:
         """What is written before a run has anything to show."""
-        return self.config, self.environment, self.origin
+        return self.config, self.environment, self.origin, self.tasks
 
     @property
     def metrics(self) -> Path:
@@ -76,6 +87,16 @@ class RunDirectory:
     def evaluation(self) -> Path:
         """Held-out pass rates before and after training, task by task."""
         return self.path / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        """The run as one HTML file."""
+        return self.path / "report.html"
+
+    @property
+    def alarms(self) -> Path:
+        """One JSON object an alarm."""
+        return self.path / "alarms.jsonl"
 
     @property
     def rollouts(self) -> Path:
@@ -94,6 +115,11 @@ class RunDirectory:
         """The number that no evaluation has yet."""
         names = (_EVALUATION.fullmatch(path.name) for path in self.rollouts.glob("eval-*"))
         return max((int(match[1]) + 1 for match in names if match), default=0)
+
+    @property
+    def bad_steps(self) -> Path:
+        """Steps that were skipped since their gradients weren't finite, a folder each."""
+        return self.path / "bad-steps"
 
     @property
     def checkpoints(self) -> Path:
@@ -199,7 +225,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
-    """Append one line in one write."""
+    """Append one line in one write. Numbers that JSON doesn't have are words: "nan", "inf" and "-inf"."""
     with open(path, "a", encoding="utf-8") as file:
         file.write(_json_line(content))
 
@@ -212,22 +238,37 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1] if line]
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of `metrics.jsonl` or `evaluations.jsonl`, with numbers that aren't finite as floats again."""
+    return [in_numbers(line) for line in read_json_lines(path)]
+
+
 def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
     """Move what lies beyond a checkpoint to `discarded/N/`: rollouts of later generations, evaluations after later
-    steps, metrics of later steps. The evaluation of the checkpoint's own step stays.
+    steps, metrics and alarms of later steps, later bad steps. The evaluation of the checkpoint's own step stays.
 
     `state` None means that the run starts anew: everything moves. Returns the folder, or None when nothing was beyond.
-    A kill at any moment loses nothing; what is not yet moved is moved the next time.
+    A kill at any moment loses nothing; what is not yet moved is moved the next time. Raises InputError for a packed
+    file that has to be cut in two and can't be read.
     """
     generation, step = (0, -1) if state is None else (state.generation, state.step)
     late = [path for path in sorted(run.rollouts.glob("*.parquet")) if _is_beyond(path.name, generation, step)]
-    cut = [path for path in (run.metrics, run.evaluations) if _kept_lines(path, step) is not None]
+    files = (run.metrics, run.evaluations, run.alarms)
+    cut = [path for path in files if _kept_lines(path, step) is not None]
     after_is_late = _ends_after(run, step)
-    if not late and not cut and not after_is_late:
+    bad = [path for path in run.bad_steps.glob("*") if path.name.isdigit() and int(path.name) > step]
+    if not late and not cut and not bad and not after_is_late:
         return None
     folder = _next_discarded(run)
     for path in late:
-        os.replace(path, folder / path.name)
+        of = generations_of(path.name)
+        if of is not None and of.start < generation:  # packed, when a later checkpoint was there
+            split(path, generation, folder)
+        else:
+            os.replace(path, folder / path.name)
+    for path in bad:
+        (folder / run.bad_steps.name).mkdir(exist_ok=True)
+        os.replace(path, folder / run.bad_steps.name / path.name)
     for path in cut:
         write_text(folder / path.name, path.read_text(encoding="utf-8"))
         write_text(path, "".join(map(_json_line, _kept_lines(path, step) or ())))
@@ -235,12 +276,15 @@ def discard_after(run: RunDirectory, state: RunState | None) -> Path | None:
         write_text(folder / run.evaluation.name, run.evaluation.read_text(encoding="utf-8"))
         stored = json.loads(run.evaluation.read_text(encoding="utf-8"))
         write_json(run.evaluation, {**stored, "after": None})
+    if run.report.is_file():  # it shows what was moved
+        os.replace(run.report, folder / run.report.name)
     return folder
 
 
 def _is_beyond(name: str, generation: int, step: int) -> bool:
-    if match := _ROLLOUTS.fullmatch(name):
-        return int(match[1]) >= generation
+    of = generations_of(name)
+    if of is not None:
+        return of.stop > generation
     match = _EVALUATION.fullmatch(name)
     return match is not None and int(match[2]) > step
 
@@ -265,7 +309,7 @@ def _ends_after(run: RunDirectory, step: int) -> bool:
 
 
 def _json_line(content: Mapping[str, Any]) -> str:
-    return json.dumps(_finite(content), allow_nan=False) + "\n"
+    return json.dumps(in_words(content), allow_nan=False) + "\n"
 
 
 def _finite(content: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 from trl.trainer.utils import get_config_model_id
 
+from ascent.training.numerics.precision import set_precision
+
 
 @dataclass
 class GRPOConfig(TRLConfig):
@@ -23,7 +25,16 @@ class GRPOConfig(TRLConfig):
     max_surplus_age: with dynamic sampling, as many more groups are asked for at once as the last generations let
         expect to be without signal; what is too much is trained on later, up to so many optimizer steps after the
         weights that sampled it. 0 (default) asks for no more than is known to be needed.
+    oversample_factor: above 1, a generation begins with so many times the groups that it needs, and is closed as soon
+        as enough of them are complete. Completions that are not there by then are broken off, and go on in the next
+        generation, where their groups are trained on as a whole. Needs vLLM. Prompts come from an order of their own.
+    max_straggler_age: with the above, how many generations may be closed without a group. One that is older is waited
+        for; none is ever dropped.
     curriculum: with dynamic sampling, tasks whose last groups were all solved, or all unsolved, are drawn seldom.
+    npu_optim_level: what is computed in which precision: "O0" all in float32; "O1" float32 weights with autocast; "O2"
+        half-precision weights made of float32 masters, with FSDP2. None: as `bf16` and `fp16` say.
+    max_bad_steps: a step whose gradient is not finite is skipped and explained; so many in a row end the training.
+    logging_nan_inf_filter: TRL's, but off: TRL writes the mean of other steps into its log where a loss isn't finite.
     stream_reward_models: score completions with reward functions that are models as they end ("on"), where nothing else
         needs the device meanwhile ("auto"), or as TRL does, all at the end ("off").
 
@@ -54,7 +65,20 @@ class GRPOConfig(TRLConfig):
     max_surplus_age: int = field(
         default=0, metadata={"help": "Groups sampled in advance may be so many optimizer steps old."}
     )
+    oversample_factor: float = field(
+        default=1.0, metadata={"help": "Sample more groups than needed; what is late goes on in the next generation."}
+    )
+    max_straggler_age: int = field(
+        default=4, metadata={"help": "How many generations may be closed without a group that is not complete."}
+    )
     curriculum: bool = field(default=False, metadata={"help": "Seldom draw what is always or never solved."})
+    npu_optim_level: str | None = field(default=None, metadata={"help": "Precision: O0, O1 or O2."})
+    max_bad_steps: int = field(
+        default=3, metadata={"help": "So many steps in a row with gradients that aren't finite end the training."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Log the mean of other steps where a loss is not finite."}
+    )
     stream_reward_models: str = field(
         default="auto", metadata={"help": "Reward models score completions as they end: auto, on or off."}
     )
@@ -71,6 +95,11 @@ class GRPOConfig(TRLConfig):
         default=True, metadata={"help": "Take old log-probabilities from the training forward where they are the same."}
     )
     balance_ranks: bool = field(default=True, metadata={"help": "Deal rows out to ranks by cost."})
+
+    def __post_init__(self) -> None:
+        """See TRL's. Raises InputError for a precision that can't be had."""
+        set_precision(self)
+        super().__post_init__()
 
 
 def own_setting(args: TRLConfig, name: str) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +11,12 @@ from accelerate.utils import gather_object
 
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
-from ascent.sandbox.types import Verdict
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
+from ascent.training.judging import Judged, Receive, sample_and_judge
 from ascent.training.records.evaluations import OpenEvaluation
-from ascent.training.step.groups import group_requests
-from ascent.types import Score, Task
+from ascent.training.step.groups import LocalGroup
+from ascent.types import Completion, Sampling, Task
 
 if TYPE_CHECKING:
     from ascent.training.trainer import GRPOTrainer
@@ -58,6 +56,11 @@ class Evaluation:
         """The same by family, in order of name."""
         names = sorted({result.family for result in self.results})
         return {name: Evaluation(tuple(r for r in self.results if r.family == name), self.step) for name in names}
+
+
+def asked_text(task: Task) -> str:
+    """What the policy answers: the prompt, of a chat the last message."""
+    return task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"])
 
 
 def save_evaluations(run: RunDirectory, before: Evaluation | None, after: Evaluation | None) -> None:
@@ -105,34 +108,58 @@ def evaluate(trainer: GRPOTrainer, reward: CodeReward, tasks: Sequence[Task], *,
             order = {task.id: place for place, task in enumerate(tasks)}
             found = Evaluation(tuple(sorted(results, key=lambda result: order[result.task_id])), evaluation.step)
             evaluation.metrics |= {"greedy": found.greedy, "sampled": found.sampled}
+            evaluation.results = {
+                result.task_id: {"greedy": result.greedy, "sampled": result.sampled, "samples": samples}
+                for result in found.results
+            }
     finally:
         trainer.model.train(was_training)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """A completion's text and the score of its program."""
+class _TrainedPolicy:
+    """The policy of a trainer, as it stands (see Policy)."""
 
-    text: str
-    score: Score
+    trainer: GRPOTrainer
 
     @property
-    def passed(self) -> bool:
-        """Whether it was judged and passes all tests."""
-        verdict = self.score.verdict
-        return verdict is not None and verdict.infrastructure_error is None and verdict.all_passed
+    def seed(self) -> int:
+        return self.trainer.args.seed
+
+    def tokenize(self, prompts: Sequence[Any]) -> Sequence[Sequence[int]]:
+        prompt_ids: list[list[int]] = self.trainer._tokenize_prompts(list(prompts))[0]
+        return prompt_ids
+
+    def sampling(self, *, greedy: bool) -> Sampling:
+        return self.trainer.sampling(greedy=greedy)
+
+    def sample(self, groups: Sequence[LocalGroup], receive: Receive) -> list[Completion]:
+        return self.trainer.sample(groups, receive)
+
+
+def _sample(
+    trainer: GRPOTrainer, evaluation: OpenEvaluation, reward: CodeReward, tasks: Sequence[Task], n: int, kind: str
+) -> dict[str, list[Judged]]:
+    """`n` completions of each of this rank's tasks, judged. Collective."""
+    args = trainer.args
+    most = args.per_device_train_batch_size * int(args.steps_per_generation or 1)
+    found: dict[str, list[Judged]] = {}
+    for _, batch in sample_and_judge(_TrainedPolicy(trainer), evaluation, reward, tasks, n, kind, most=most):
+        for task, judged in zip(batch.tasks, batch.judged, strict=True):
+            found.setdefault(task.id, []).append(judged)
+    return found
 
 
 def _results(
-    tasks: Sequence[Task], greedy: Mapping[str, Sequence[_Judged]], sampled: Mapping[str, Sequence[_Judged]]
+    tasks: Sequence[Task], greedy: Mapping[str, Sequence[Judged]], sampled: Mapping[str, Sequence[Judged]]
 ) -> list[TaskResult]:
     """Of this rank's tasks."""
     return [
         TaskResult(
             task.id,
             task.family,
-            prompt=task.prompt if isinstance(task.prompt, str) else str(task.prompt[-1]["content"]),
+            prompt=asked_text(task),
             greedy=float(greedy[task.id][0].passed),
             sampled=sum(each.passed for each in sampled[task.id]) / len(sampled[task.id]),
             completion=greedy[task.id][0].text,
@@ -140,70 +167,3 @@ def _results(
         for task in tasks
         if task.id in greedy
     ]
-
-
-def _sample(
-    trainer: GRPOTrainer, evaluation: OpenEvaluation, reward: CodeReward, tasks: Sequence[Task], n: int, kind: str
-) -> dict[str, list[_Judged]]:
-    """Sample and judge `n` completions of each of this rank's tasks. Collective: every rank has as many batches."""
-    args, ranks = trainer.args, evaluation.ranks
-    most = args.per_device_train_batch_size * int(args.steps_per_generation or 1)
-    shares = [len(tasks) * rank // ranks.count for rank in range(ranks.count + 1)]
-    largest = max(end - start for start, end in itertools.pairwise(shares))
-    first, end = shares[ranks.rank] * n, shares[ranks.rank + 1] * n
-    places = range(first, end)  # of this rank's completions among all; n in a row are of one task
-    found: dict[str, list[_Judged]] = {}
-    for batch in range(-(-largest * n // most)):
-        here = places[batch * most : (batch + 1) * most]
-        for task, judged in _sample_batch(trainer, evaluation, reward, tasks, n, kind, here):
-            found.setdefault(task.id, []).append(judged)
-    return found
-
-
-def _sample_batch(
-    trainer: GRPOTrainer,
-    evaluation: OpenEvaluation,
-    reward: CodeReward,
-    tasks: Sequence[Task],
-    n: int,
-    kind: str,
-    places: range,
-) -> list[tuple[Task, _Judged]]:
-    """Sample the completions of these places, and judge them."""
-    of_places = [tasks[place // n] for place in places]
-    rows = [{"task_id": task.id} for task in of_places]
-    batch = evaluation.batch(rows, kind)
-    batch.prompts = [_as_trl_prompt(task) for task in of_places]
-    if rows:
-        batch.groups = group_requests(
-            trainer._tokenize_prompts(batch.prompts)[0],
-            n,
-            trainer.sampling(greedy=kind == "greedy"),
-            label=batch.label,
-            draws=batch.draws,
-            first=places[0],
-            seed=None if kind == "greedy" else trainer.args.seed,
-            rows=rows,
-        )
-    texts: dict[int, str] = {}
-    futures: dict[int, Future[Verdict]] = {}
-
-    def judge(place: int, row: Mapping[str, Any], text: str) -> None:
-        texts[place] = text
-        futures[place] = reward.evaluate(row["task_id"], text)
-
-    batch.completions = trainer.sample(batch.groups, judge)
-    batch.texts = [texts[place] for place in range(len(rows))]
-    batch.scores = [
-        reward.score(futures[place].result(), reward.program(rows[place]["task_id"], texts[place]))
-        for place in range(len(rows))
-    ]
-    batch.totals = [score.total for score in batch.scores]
-    batch.rewards = [{reward.__name__: total} for total in batch.totals]
-    batch.advantages = [None] * len(rows)
-    judged = [_Judged(text, score) for text, score in zip(batch.texts, batch.scores, strict=True)]
-    return list(zip(of_places, judged, strict=True))
-
-
-def _as_trl_prompt(task: Task) -> Any:
-    return task.prompt if isinstance(task.prompt, str) else list(task.prompt)

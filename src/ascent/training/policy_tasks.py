@@ -54,12 +54,15 @@ def run_tasks(section: TasksSection, tokenizer: Any, *, context: int, completion
             "Lower trainer.max_completion_length.",
         )
     lengths: dict[str, int] = {}
-    kept_train = _fitting(train, tokenizer, chat, room, lengths, notes, "training")
-    kept_held_out = _fitting(held_out, tokenizer, chat, room, lengths, notes, "held-out")
+    kept_train = _fitting(train, tokenizer, chat, room, lengths, notes, "training " if section.held_out else "")
+    kept_held_out = _fitting(held_out, tokenizer, chat, room, lengths, notes, "held-out ")
     kept_train = kept_train[: section.limit]
     kept_held_out = kept_held_out[:shown]
     if not kept_train:
-        raise InputError(f"{section.train}: no training task is left: every prompt is longer than {room} tokens")
+        raise InputError(
+            f"{section.train}: no task is left: every prompt is longer than {room} tokens",
+            f"Completions of up to {completion} tokens take the rest of the context of {context}: let them be shorter.",
+        )
     longest = max(lengths[task.id] for task in (*kept_train, *kept_held_out))
     return RunTasks(tuple(kept_train), tuple(kept_held_out), longest, tuple(notes))
 
@@ -99,7 +102,7 @@ def _fitting(
         else:
             too_long.append(task.id)
     if too_long:
-        notes.append(f"{len(too_long)} {kind} tasks left out: prompt over {room} tokens (first: {too_long[0]})")
+        notes.append(f"{len(too_long)} {kind}tasks left out: prompt over {room} tokens (first: {too_long[0]})")
     return kept
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from ascent import devices
+from ascent.alarms.alarm import Alarm
+from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
-from ascent.models.folder import load_tokenizer, model_folder
+from ascent.models.folder import load_tokenizer, longest_context, model_folder
 from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
 from ascent.rewards.base import RewardFunction, RewardInputs
@@ -24,22 +26,31 @@ from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.weights.adapters import refuse_head_adapter
 from ascent.sandbox import Sandbox
-from ascent.sandbox.errors import SandboxError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
+from ascent.tracking.task_file import record_tasks
+from ascent.tracking.trackers.guard import Beside, guard
+from ascent.tracking.trackers.names import named
+from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
-from ascent.training.engines.settings import from_config
-from ascent.training.evaluation import Evaluation, evaluate, save_evaluations, saved_before
+from ascent.training.engines.settings import from_config, sampled_at_once
+from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
+from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
+from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
+from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
+from ascent.training.planning import cap_allocator, plan_run, tokens_by_memory
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
-from ascent.training.records.evaluations import check_evaluation_batch
+from ascent.training.records.alarms import LiveAlarms, watch
+from ascent.training.records.memory import MemoryFile
 from ascent.training.records.out_of_memory import explain_out_of_memory
+from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.progress import StepProgress
 from ascent.training.records.recorder import RunRecorder
+from ascent.training.records.report_file import write_report
 from ascent.training.trainer import GRPOTrainer
-from ascent.types import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +85,40 @@ def train(
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
-    context = _context(folder, config)
+    made = plan_run(config, args, folder, say)
+    cap_allocator(config, made)
+    if (tokens := tokens_by_memory(args, made)) is not None:
+        args.max_tokens_per_batch = tokens
+    context = longest_context(folder, trust_remote_code=config.model.trust_remote_code)
     tasks = run_tasks(
         config.tasks,
         tokenizer,
         context=config.rollout.max_model_len or context,
         completion=args.max_completion_length or 1,
-        shown=config.tracking.eval_tasks if config.tracking.evaluate or _trl_evaluates(args) else 0,
+        shown=config.tracking.eval_tasks if config.tracking.evaluate or trl_evaluates(args) else 0,
     )
     for note in tasks.notes:
         say(f"note: {note}")
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with contextlib.ExitStack() as stack:
-        sandbox = stack.enter_context(_open_sandbox(config))
+        sandbox = stack.enter_context(open_sandbox(config.sandbox))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
-        _check_held_out(tasks, args)
+        check_held_out(tasks, config.tracking, args)
         if args.process_index == 0:
             record_origin(run, config, folder, tasks, checkpoint=checkpoint)
+            step = 0 if checkpoint is None else run_directory.step_of(checkpoint)
+            record_tasks(run.tasks, tasks.train, tasks.held_out, step=step)
         opens_thought = prompts_open_thought(tasks.train, tokenizer, args.chat_template_kwargs)
         inputs = RewardInputs((*tasks.train, *tasks.held_out), config.reward, sandbox, opens_thought)
         rewards = load_rewards(inputs)
         judge = next((each for each in rewards if isinstance(each, CodeReward)), None) or CodeReward.for_run(inputs)
-        recorder = RunRecorder(run, args.process_index)
+        found = ProgramNotes(inputs.tasks, judge.audited, markers)
+        recorder = RunRecorder(run, args.process_index, found, tells_alarms=True)
+        recorder.watchers.append(MemoryFile(run, made).step)
         stack.callback(recorder.close)
+        alarms = watch(recorder, config, folder, say)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
         with explain_out_of_memory(config, args, run, lambda: (0, "other")):
@@ -108,7 +128,9 @@ def train(
             stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
-                return _train(trainer, config, tasks, judge, recorder, checkpoint, say)
+                return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
+        except NotFiniteError as error:
+            raise _stopped_by_numbers(run, error) from error
         except Exception as error:
             if error is not trainer.agreement.ended_with:
                 raise  # this process's own affair: its launcher ends the others
@@ -121,19 +143,17 @@ def _train(
     tasks: RunTasks,
     judge: CodeReward,
     recorder: RunRecorder,
+    alarms: LiveAlarms | None,
     checkpoint: Path | None,
     say: Any,
 ) -> RunResult:
-    def measure(when: str) -> Evaluation | None:
-        if not config.tracking.evaluate or not tasks.held_out or trainer.engine is None:
-            return None
-        result = evaluate(trainer, judge, tasks.held_out, samples=config.tracking.eval_samples, name=when)
-        say(f"held-out pass rate {when}: greedy {result.greedy:.1%}, sampled {result.sampled:.1%}")
-        return result
-
+    beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
+    guard(trainer.callback_handler.callbacks, named(trainer.args.report_to), beside)
+    held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
+    trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process
     if checkpoint is None:
-        before = measure("before")
+        before = held_out.measure("before")
         if main and before is not None:  # kept now, so that a run that is resumed can still compare
             save_evaluations(recorder.run, before, None)
     else:
@@ -141,17 +161,27 @@ def _train(
     stop = StopAtStepEnd(trainer.agreement.ranks)
     trainer.add_callback(stop)
     with stop.listening(), _progress(trainer, recorder):
+        if alarms is not None:
+            alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
-        say(f"stopped after step {trainer.state.global_step}; go on with: ascent train --resume {recorder.run.path}")
+        why, command = f" ({stop.why})" if stop.why else "", f"ascent train --resume {recorder.run.path}"
+        say(f"stopped after step {trainer.state.global_step}{why}; go on with: {command}")
         return RunResult(recorder.run, True, before, None)
-    after = measure("after")
+    after = held_out.measure("after")
     if main and after is not None:
         save_evaluations(recorder.run, before, after)
     save_trained_model(trainer, recorder.run, config)
     if main:
+        if config.tracking.report:
+            write_report(recorder.run, say)
         show_ending(recorder.run.path)
     return RunResult(recorder.run, False, before, after)
+
+
+def _stop_on(alarm: Alarm, config: RunConfig, stop: StopAtStepEnd) -> None:
+    if alarm.level in config.alarms.stop_on:
+        stop.ask(f"alarm {alarm.name}, for alarms.stop_on")
 
 
 def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception) -> InputError:
@@ -163,25 +193,39 @@ def _stopped_by_engine(trainer: GRPOTrainer, run: RunDirectory, error: Exception
     return InputError(f"sampling ended after step {step}: {error}", mend)
 
 
+def _stopped_by_numbers(run: RunDirectory, error: NotFiniteError) -> InputError:
+    """The checkpoint is written; every process of the training ends alike."""
+    return InputError(
+        f"the run ended: {error}",
+        f"What was not finite is told above and in {run.bad_steps}/STEP/step.json; `ascent replay {run.path} STEP` "
+        f"repeats a step. Once that is mended: ascent train --resume {run.path}",
+    )
+
+
 def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     """GRPOConfig of the run: what the configuration gives, and Ascent's defaults where TRL's don't fit."""
     on_cpu = devices.kind() == "cpu"
     given = dict(config.trainer)
     defaults: dict[str, Any] = {
         "report_to": "none",
+        "run_name": run.path.name,
+        "project": PROJECT,
         "disable_tqdm": True,
         "logging_steps": 1,
         "save_strategy": "steps",
         "save_steps": 50,
         "use_cpu": on_cpu,
     }
-    if not devices.supports_bf16():  # where it is emulated it is several times slower
+    # where it is emulated it is several times slower
+    if not devices.supports_bf16() and not given.get("npu_optim_level"):
         defaults["bf16"] = False
     if on_cpu:
         defaults["optim"] = "adamw_torch"
     init: dict[str, Any] = {"dtype": "float32" if config.model.dtype == "auto" else config.model.dtype}
     if config.model.attn_implementation:
         init["attn_implementation"] = config.model.attn_implementation
+    if config.model.head_dtype == "float32":
+        given["cast_lm_head_to_fp32"] = True
     given["model_init_kwargs"] = {**init, **(given.get("model_init_kwargs") or {})}
     given.setdefault("trust_remote_code", config.model.trust_remote_code)
     if not given.get("plain"):
@@ -215,12 +259,13 @@ def _trainer(
         list(rewards),
         args,
         train_dataset=to_dataset(tasks.train),
-        eval_dataset=to_dataset(tasks.held_out) if _trl_evaluates(args) else None,
+        eval_dataset=to_dataset(tasks.held_out) if trl_evaluates(args) else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         engine=engine,
         staleness=config.rollout.staleness,
         verify=config.rollout.verify,
+        offload=config.memory.offload,
         algorithm=cast(Algorithm, config.algorithm),  # a class of ascent.tables.ALGORITHMS
         recorder=recorder,
         run_name=recorder.run.path.name,
@@ -242,7 +287,8 @@ def _engine(
         config,
         str(folder),
         model_dtype=_model_dtype(args),
-        batch=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        args=args,
+        batch=sampled_at_once(args),
         longest_prompt=tasks.longest_prompt,
         completion=args.max_completion_length or context,
         context=context,
@@ -270,58 +316,20 @@ def _check_enough_tasks(tasks: RunTasks, args: GRPOConfig) -> None:
         )
 
 
-def _trl_evaluates(args: GRPOConfig) -> bool:
-    """Whether TRL evaluates too, in between."""
-    return args.eval_strategy != "no" or args.eval_on_start
-
-
-def _check_held_out(tasks: RunTasks, args: GRPOConfig) -> None:
-    if _trl_evaluates(args):
-        if not tasks.held_out:
-            raise InputError(
-                "trainer.eval_strategy and trainer.eval_on_start evaluate on held-out tasks, but there are none",
-                "Hold some out with tasks.held_out.",
-            )
-        check_evaluation_batch(args, args.num_generations_eval or args.num_generations or 1)
-
-
 def _model_dtype(args: GRPOConfig) -> str:
     init: Any = args.model_init_kwargs
     return str(init["dtype"])
 
 
-def _open_sandbox(config: RunConfig) -> Sandbox:
-    settings = config.sandbox
-    try:
-        return Sandbox(
-            slots=settings.slots,
-            limits=settings.limits(),
-            require=settings.require,
-            packages=settings.packages,
-            allow_in_process=settings.allow_in_process,
-        )
-    except SandboxError as error:
-        raise InputError(f"sandbox: {error}") from error
-
-
 def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
     """The tasks whose tests this sandbox can run; the others are left out and told."""
-    refused: list[str] = []
-
-    def keep(task: Task) -> bool:
-        try:
-            sandbox.check(task.language, task.tests, task.prelude)
-        except SandboxError as error:
-            refused.append(f"{task.id}: {error}")
-            return False
-        return True
-
-    kept = replace(tasks, train=tuple(filter(keep, tasks.train)), held_out=tuple(filter(keep, tasks.held_out)))
+    (train, not_train), (held_out, not_held_out) = (judgeable(each, sandbox) for each in (tasks.train, tasks.held_out))
+    refused = not_train + not_held_out
     if refused:
         say(f"note: {len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")
-    if not kept.train:
+    if not train:
         raise InputError(f"no training task is left whose tests can be run; {refused[0]}")
-    return kept
+    return replace(tasks, train=train, held_out=held_out)
 
 
 @contextlib.contextmanager
@@ -333,7 +341,7 @@ def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
 
     trainer.remove_callback(PrinterCallback)  # the steps are shown here
     with StepProgress() as progress:
-        recorder.watchers.append(progress.step)
+        recorder.watchers.insert(0, progress.step)  # an alarm is told below its step
         recorder.on_sampled = progress.sampled
         yield
 
@@ -349,17 +357,6 @@ def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | Non
     args.distributed_state.wait_for_everyone()
     say(f"resuming after step {state.step}" if state else "no complete checkpoint: starting anew")
     return checkpoint
-
-
-def _context(folder: Path, config: RunConfig) -> int:
-    """The model's own limit of prompt and completion, in tokens."""
-    from transformers import AutoConfig
-
-    try:
-        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=config.model.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder}: its config.json can't be used: {error}") from error
-    return int(loaded.get_text_config().max_position_embeddings)
 
 
 def _speaker(args: GRPOConfig) -> Any:

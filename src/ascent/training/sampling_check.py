@@ -111,12 +111,14 @@ def sample(
     return sorted(completions, key=lambda completion: (int(completion.group_id), completion.index))
 
 
-def load_policy(folder: Path, dtype: str) -> Any:
+def load_policy(folder: Path, dtype: str, *, trust_remote_code: bool = False) -> Any:
     """The model as transformers loads it, on the device that trains."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+    )
     return model.to(devices.current())
 
 

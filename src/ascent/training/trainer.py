@@ -12,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,41 +21,43 @@ from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
 from ascent import devices
 from ascent.algorithms.base import Algorithm
-from ascent.compat.cpu_index import accept_cpu_index
 from ascent.compat.epoch_order import OrderOfLaterEpochs
 from ascent.compat.float_masks import keep_float_masks
 from ascent.config import trl_fields
 from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
-from ascent.tracking.run_directory import STATE_FILE, RunState, read_state
+from ascent.tracking.run_directory import RunState
 from ascent.training.arguments import default_arguments, own_setting
 from ascent.training.batches.correction import Corrected, without_old_pass
 from ascent.training.batches.drawing import hooks as drawing
 from ascent.training.batches.drawing.building import refill_for
-from ascent.training.batches.drawing.refill import Refill
-from ascent.training.batches.drawing.state import RefillState
 from ascent.training.batches.settings import StepBatches, step_batches
 from ascent.training.batches.signal import Silence, without_signal
-from ascent.training.checkpoint import buffered, drawn, sampled_ahead
-from ascent.training.checkpoint.saving import saving
+from ascent.training.checkpointing import Checkpointing
 from ascent.training.engines.building import build_engine, needs_of, standing_servers
 from ascent.training.engines.sampling import (
     check_adapters,
     check_staleness,
     difference_check,
+    refuse_biased_ratio,
     sampler_for,
-    tell_bias,
 )
 from ascent.training.gpro_arguments import algorithm_of
-from ascent.training.records.batch import BatchRecord, masked_places
+from ascent.training.numerics.guard import norm_of
+from ascent.training.numerics.sources import known_logps
+from ascent.training.numerics.watching import watch
+from ascent.training.records import logged
+from ascent.training.records.batch import BatchRecord
 from ascent.training.records.engine_figures import of_all_ranks
 from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
 from ascent.training.records.generations import Generations
+from ascent.training.records.memory import MemoryRecord
 from ascent.training.records.metrics.table import measure_all
-from ascent.training.records.recorder import Recorder, StepRecord
+from ascent.training.records.recorder import Recorder
 from ascent.training.records.shapes import Shapes
 from ascent.training.records.step_metrics import StepMetrics, gained, seen
+from ascent.training.records.step_record import step_record
 from ascent.training.sampling_settings import completion_seed, sampling_settings
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.clock import Phase, StepClock
@@ -67,20 +67,21 @@ from ascent.training.step.model_rewards import stream_model_rewards
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler import Receive, print_on_stderr
 from ascent.training.step.sampler_difference import difference_of
+from ascent.training.step.sharing import Sharing
 from ascent.training.trl_path import check_settings, takes_trl_path, without_engine
-from ascent.training.updating import Updating
 from ascent.types import Completion, Sampling
 
 
-class GRPOTrainer(Updating):
+class GRPOTrainer(Checkpointing):
     """TRL's `GRPOTrainer` with Ascent's engine seam, streamed rewards and records.
 
     Arguments are TRL's. Beside them: `engine` says how vLLM is built (default: from the `vllm_*` fields of `args`),
     names another engine (`ascent.tables.ENGINES`), or is an engine that samples elsewhere (`ascent.connect`); with one,
-    and `staleness` 1, the next generation is sampled while this one trains. `algorithm` makes the update (default:
-    GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name` stands in sample ids.
-    Without `verify` nobody compares what sampler and trainer compute. With `args.plain` everything is TRL's; so it is
-    for `tools`, `rollout_func`, `environment_factory` and transformers' continuous batching, with a warning.
+    and `staleness` 1, the next generation is sampled while this one trains. `offload` see `step.sharing`. `algorithm`
+    makes the update (default: GRPO, or GPRO with a `GPROConfig`). `recorder` receives steps and completions, `run_name`
+    stands in sample ids. Without `verify` nobody compares what sampler and trainer compute. With `args.plain`
+    everything is TRL's; so it is for `tools`, `rollout_func`, `environment_factory` and transformers' continuous
+    batching, with a warning.
 
     Where the engine fails for good, every process of the training raises the same error, which is then also
     `agreement.ended_with`.
@@ -89,7 +90,6 @@ class GRPOTrainer(Updating):
     args: TRLConfig
     model: Any
     processing_class: Any
-    _buffered_inputs: Any  # the slices of a generation that are still to be trained on; None before the first
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class GRPOTrainer(Updating):
         recorder: Recorder | None = None,
         run_name: str = "run",
         verify: bool = True,
+        offload: str = "none",
         **keywords: Any,
     ) -> None:
         """Raises InputError for settings, a staleness or adapters that can't be had."""
@@ -117,6 +118,7 @@ class GRPOTrainer(Updating):
             algorithm=self._algorithm,
         )
         self._recorder, self._run_name = recorder, run_name
+        self._memory = MemoryRecord(sleeps=isinstance(engine, EngineSettings) and engine.sleeps)
         if engine is not None:  # another than vLLM's must be named
             args.use_vllm = not isinstance(engine, str) or engine == "vllm"
         standing = engine is None and args.use_vllm and args.vllm_mode == "server"
@@ -137,7 +139,7 @@ class GRPOTrainer(Updating):
             super().__init__(model, reward_funcs, args, *positional, **keywords)
         ranks = Ranks(self.accelerator.process_index, self.accelerator.num_processes)
         self.agreement = Agreement(ranks, print_on_stderr)
-        self._clock = StepClock(devices.synchronize)
+        self._clock = StepClock(devices.synchronize, self._memory.left)
         self._generation = 0
         self._batch: BatchRecord | None = None
         self._step_metrics = StepMetrics(self.accelerator.device)
@@ -145,21 +147,24 @@ class GRPOTrainer(Updating):
         self._kept = Generations(recorder, run_name, ranks, self.accelerator.device)
         self._engine_stats = lambda: of_all_ranks(self.engine, ranks, same_servers=self._served)
         self._evaluations = Evaluations(ranks, self._clock, recorder, run_name, self.args.seed, self._engine_stats)
+        self.after_step: Callable[[], None] = lambda: None  # once a step is recorded, before its checkpoint; all ranks
         self._recorded_step = self._saved_step = 0
         self._reward_seconds = 0.0
         self._sampled_since_step = False
         self._resume_point = RunState(generation=0, micro_step=0, step=0)
-        self._resume_slices: list[buffered.Slice] | None = None  # what the resume point's generation is made of
+        self._resume_slices = None
         self._looks_ahead = staleness > 0
         self._lookahead: Lookahead | None = None
-        self._refill: Refill | None = None
-        self._resume_refill: RefillState | None = None
+        self._refill = None
+        self._resume_refill = None
         self.engine: RolloutEngine | None = None
         self._generate_every = int(self.args.steps_per_generation or 1) * self.num_iterations
         self._batches = StepBatches()
         tell = print_on_stderr if self.accelerator.is_main_process else lambda text: None
-        self._silence = Silence(tell)
+        self.tell_alarm = (lambda text: None) if recorder is not None and recorder.tells_alarms else tell
+        self._silence, self._numerics = Silence(self.tell_alarm), watch(self, recorder, tell)
         if not self._plain:
+            refuse_biased_ratio(self)
             self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
             check_adapters(self.model, chosen)
             if isinstance(chosen, (EngineSettings, str)):
@@ -168,8 +173,8 @@ class GRPOTrainer(Updating):
             else:
                 self.engine = chosen
             self._sampler = sampler_for(self, self.engine, verify=verify)
+            self._sharing = Sharing(self, offload, lambda name, value: self._metrics["train"][name].append(value))
             self._difference_check = difference_check(self, self.engine, verify=verify)
-            self._biased_by = tell_bias(self)
             self._refill = refill_for(self)
             stream_model_rewards(self, self.engine.place, print_on_stderr)
             self.add_callback(OrderOfLaterEpochs())
@@ -196,18 +201,18 @@ class GRPOTrainer(Updating):
                 return self._generate_and_score_completions(inputs)
         number, step, rank = self._generation, self.state.global_step + 1, self.accelerator.process_index
         self._batch = evaluation.batch(inputs) if evaluation else BatchRecord(inputs, str(number), number, step, rank)
-        self._batch.biased_by = self._biased_by
         inputs = drawing.rows(self, self._batch, inputs)
         late = evaluation is None and self._batches.correction is not None
         with without_old_pass(self) if late else contextlib.nullcontext():
             output = super()._generate_and_score_completions(inputs)
         if evaluation is None and self._batch.silent is not None and own_setting(self.args, "skip_zero_advantage"):
             output["advantages"][self._batch.silent] = 0.0
-        self._batch.advantages, self._batch.masked = output["advantages"].tolist(), masked_places(output)
-        metrics = self._metrics["eval" if evaluation else "train"]
-        for name, value in measure_all(self._batch, self.accelerator, evaluation=evaluation is not None).items():
-            metrics[name].append(value)
+        self._batch.take_output(output)
+        measured = measure_all(self._batch, output, self.accelerator, evaluation=evaluation is not None)
+        for name, value in measured.items():
+            self._metrics["eval" if evaluation else "train"][name].append(value)
         if evaluation is None:
+            self._numerics.sources.judge(measured, step)
             self._generation += 1
             if late:
                 output |= self._kept.wait(self._batch)
@@ -232,7 +237,7 @@ class GRPOTrainer(Updating):
             )
         assert self._batch is not None
         completions = drawing.sample(self, self._batch, prompt_ids, num_generations)
-        logps = [completion.logps.tolist() for completion in completions] if self.use_vllm else None
+        logps = [known_logps(completion) for completion in completions] if self.use_vllm else None
         return [completion.token_ids.tolist() for completion in completions], logps
 
     def sync_engine(self) -> None:
@@ -243,7 +248,8 @@ class GRPOTrainer(Updating):
         """Sample all groups, in the order of their places. Each completion is given to `receive` as it ends; by default
         its rewards are started. Collective over all ranks."""
         self._sampled_since_step |= self._evaluations.current is None
-        return self._sampler.sample(groups, receive)
+        with self._sharing.sampling():
+            return self._sampler.sample(groups, receive)
 
     def _groups(
         self, prompt_ids: Any, rows: Sequence[Mapping[str, Any]], num_generations: int, label: str, **place: Any
@@ -266,7 +272,7 @@ class GRPOTrainer(Updating):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """See Trainer. With staleness, the next generation's batches are fetched too. None are beyond the last step."""
         self._step_begins()
-        self._kept.release(())  # sampled for a step that never came to its end
+        self._kept.release(None)  # sampled for a step that never came to its end
         if self.state.global_step >= self.state.max_steps:
             return [], None
         if self._looks_ahead:
@@ -304,12 +310,12 @@ class GRPOTrainer(Updating):
         if (batch := self._batch) is None:
             return rewards
         local = rewards[self.accelerator.process_index * len(prompts) :][: len(prompts)]
-        batch.take_rewards(prompts, completions, local, self.reward_weights, self.reward_func_names)
+        apart, names = self.multi_objective_aggregation == "normalize_then_sum", self.reward_func_names
+        batch.take_rewards(prompts, completions, local, self.reward_weights, names, each_function=apart)
         if batch.evaluation is None:
-            apart = self.multi_objective_aggregation == "normalize_then_sum"
             silent = without_signal(rewards, self.reward_weights, self.num_generations or 1, each_function=apart)
             batch.silent = silent[self.accelerator.process_index * len(prompts) :][: len(prompts)]
-            if self._refill is None:  # which counts what it drew
+            if self._refill is None or not self._refill.replaces:  # otherwise it counts what it drew
                 self._silence.heard(silent)
         for reward in list[Any](self.reward_funcs):
             if isinstance(reward, ScoredReward) and batch.filled is None:
@@ -320,74 +326,34 @@ class GRPOTrainer(Updating):
     # ---- the step's records -------------------------------------------------------------------------------------
 
     def _step_ended(self, corrected: Corrected | None) -> None:
-        self._kept.release(corrected.masked if corrected is not None else ())
+        self._kept.release(corrected)
         if corrected is not None and self._difference_check is not None:
             self._difference_check.judge(corrected.newest, self.state.global_step + 1)
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **keywords: Any) -> None:
         if self.state.global_step != self._recorded_step:
-            self._recorded_step = self.state.global_step
-            self._resume_point = RunState(self._generation, self._step, self.state.global_step)
-            self._resume_slices = self._buffered_inputs if self._step % self._generate_every else None
-            self._resume_refill = self._refill.state if self._refill is not None else None
-            self._finish_step(grad_norm)
+            self._step_is_whole()
+            self._finish_step(grad_norm, keywords.get("learning_rate"))  # the step's own, not the next one's
+            self.after_step()
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **keywords)
+        if self._globalstep_last_logged == self.state.global_step:
+            tr_loss.zero_()  # the Trainer takes it from itself, which leaves NaN for ever
         self._step_metrics.logged(self._metrics["train"])
 
-    def _finish_step(self, grad_norm: Any) -> None:
+    def _finish_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         self._clock.base("other")
-        if self._recorder is not None:
-            self._recorder.settle()  # on all ranks before they gather: rank 0's line counts what each has kept
+        signals = self._kept.settle(sampled=self._sampled_since_step and not self._plain)  # before any rank tells
         times = self._clock.finish_step(self._reward_seconds)
         loss = float(self.accelerator.gather(self._step_metrics.take_loss()).mean())
         engine = self._engine_stats() if self._sampled_since_step else None
         self._reward_seconds, self._sampled_since_step = 0.0, False
-        norm = None if grad_norm is None else float(grad_norm)
-        metrics = {"loss": loss, "learning_rate": self._get_learning_rate(), "grad_norm": norm}
+        norm = None if grad_norm is None else norm_of(grad_norm)
+        self._numerics.guard.write(self._metrics["train"])
+        rate = self._get_learning_rate() if learning_rate is None else learning_rate
+        metrics = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
         metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)
-        for name, seconds in asdict(times).items():
-            self._metrics["train"][f"time/{name}"].append(seconds)  # for TRL's loggers
-        if self._recorder is not None and self.accelerator.is_main_process:
-            epoch, generation = float(self.state.epoch or 0.0), None if self._plain else self._generation - 1
-            step, steps, use = self.state.global_step, self.state.max_steps, asdict(devices.use())
-            self._recorder.step(StepRecord(step, steps, epoch, generation, metrics, times, engine, use))
-        devices.reset_peak()
-
-    # ---- checkpoints --------------------------------------------------------------------------------------------
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        state = replace(self._resume_point, evaluations=self._evaluations.done)
-        with saving(folder, state, self.args, self.state, self.accelerator.wait_for_everyone):
-            if self._looks_ahead and (ahead := self._sampler.finish_ahead()):
-                sampled_ahead.save(folder, self.args.process_index, ahead)
-            if self._resume_slices is not None and not self._plain:
-                buffered.save(folder, self._resume_slices, self.args)
-            drawn.save(folder, self._refill, self._resume_refill)
-            super()._save_checkpoint(model, trial)
-        self._saved_step = self.state.global_step
-
-    def save_last_step(self) -> int:
-        """Write a checkpoint of the last whole step, in the middle of one that can't be finished, unless there is one;
-        its number (0: there is none). Collective."""
-        self._kept.release(())
-        if not self._plain:
-            self._sampler.forget_ahead()
-        if self.state.global_step not in {0, self._saved_step}:
-            self._save_checkpoint(self.model, trial=None)
-        return self.state.global_step
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        accept_cpu_index()
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and (Path(checkpoint) / STATE_FILE).is_file():
-            state = self._resume_point = read_state(Path(checkpoint))
-            self._generation, self._step, self._recorded_step = state.generation, state.micro_step, state.step
-            self._saved_step, self._evaluations.done = state.step, max(state.evaluations, self._evaluations.done)
-            if not self._plain:
-                ranks = self.agreement.ranks
-                self._resume_refill = drawn.load(Path(checkpoint), self._refill, tell=print_on_stderr)
-                self._sampler.keep(sampled_ahead.load(Path(checkpoint), ranks.rank))
-                if state.micro_step % self._generate_every:
-                    self._resume_slices = buffered.load(Path(checkpoint), self.args, ranks, tell=print_on_stderr)
-                    self._buffered_inputs = self._resume_slices
+        generation, use = None if self._plain else self._generation - 1, self._memory.step(engine)
+        record = step_record(self.state, generation, metrics, signals, times, engine, use)
+        here = self._recorder if self.accelerator.is_main_process else None
+        found = None if here is None else here.step(record)
+        logged.add(self._metrics["train"], record, found or {}, trackers=bool(self.args.report_to))

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 TRL_VERSION = "1.16"
-# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating` or `trainer`
+# method of trl.GRPOTrainer (or of a base class of it) -> why it is overridden, in `updating`,
+# `checkpointing` or `trainer`
 OVERRIDDEN: dict[str, str] = {
     "_generate_and_score_completions": "knows the rows of a batch first, or chooses them; records its completions",
     "_generate_single_turn": "samples with Ascent's engine and starts rewards; takes TRL's place",
@@ -27,6 +28,7 @@ OVERRIDDEN: dict[str, str] = {
     "compute_loss": "the algorithm's, which is given TRL's; weighted where it is of a sub-batch",
     "training_step": "hands micro-batches over, trains on sub-batches; timed; the algorithm may change gradients, from "
     "the same passes made again",
+    "_get_grad_norm": "a step whose gradient isn't finite is skipped",
     "_maybe_log_save_evaluate": "writes the step's record before TRL clears its metrics",
     "_save_checkpoint": "adds Ascent's state; whole at any moment of a kill",
     "_load_optimizer_and_scheduler": "restores Ascent's state",
@@ -45,12 +47,16 @@ DIGESTS: dict[str, str] = {
     "evaluation_loop": "c929d29009a4e6f9",
     "compute_loss": "9fa6e158f544f732",
     "training_step": "96c133253ca1d7ee",
+    "_get_grad_norm": "b2787642923d849b",
     "_maybe_log_save_evaluate": "c3945a2525b7ede2",
     "_save_checkpoint": "96c508fc0fca70f7",
     "_load_optimizer_and_scheduler": "f0236c69fcf3477c",
     "VLLMGeneration._iter_named_params": "6d5a7763acd5eb5f",
     "VLLMGeneration.__init__": "425d7d149bb74e22",
 }
+
+# those of transformers 5.5 that differ
+OLDER = {"_get_grad_norm": "fa694db5e7986f0b"}
 
 
 def digest(method: Callable[..., Any]) -> str:

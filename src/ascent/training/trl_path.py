@@ -21,7 +21,7 @@ from ascent.algorithms.grpo import GRPO
 from ascent.compat.trl_on_npu import refuse_on_npu
 from ascent.config import trl_fields
 from ascent.errors import InputError
-from ascent.training.batches.drawing.building import wants_refill
+from ascent.training.batches.drawing.settings import drawing_asked_for
 
 _ONLY_TRL = ("tools", "rollout_func", "environment_factory")
 _LOST = (
@@ -52,9 +52,8 @@ def takes_trl_path(
         "engine": engine is not None,
         "staleness": staleness > 0,
         "algorithm": algorithm is not None and not isinstance(algorithm, GRPO),
-        "max_resample_factor": wants_refill(args),
     }
-    lost = [name for name, given in asked.items() if given]
+    lost = [name for name, given in asked.items() if given] + drawing_asked_for(args)
     if lost:
         raise InputError(
             f"{why}: TRL's own path is taken, on which {' and '.join(lost)} would not be used",

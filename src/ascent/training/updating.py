@@ -15,6 +15,8 @@ from ascent.training.batches.correction import Corrected
 from ascent.training.batches.rows import NEWEST, SubBatch
 from ascent.training.batches.settings import StepBatches
 from ascent.training.batches.window import Window
+from ascent.training.numerics import bad_step
+from ascent.training.numerics.watching import Numerics
 from ascent.training.records.step_metrics import StepMetrics
 from ascent.training.step.clock import StepClock
 
@@ -31,18 +33,20 @@ class Updating(TRLTrainer):
     _batches: StepBatches
     _clock: StepClock
     _step_metrics: StepMetrics
+    _numerics: Numerics
     _generate_every: int  # micro-batches from one generation to the next
     _in_loss: Any = ()  # the rows whose loss is being made
 
     def _step_begins(self) -> None:
         """Let go of what an optimizer step that never came to its end has left: a user's callback may end a training
         between two micro-batches, and another `train` may follow."""
+        self._numerics.passes.forget()
         if self._batches.window is not None:
             self._batches.window.forget()
         if self._batches.correction is not None:
             self._batches.correction.forget()
-        if self._batches.kept is not None:
-            self._batches.kept.forget()
+        if self._batches.again is not None:
+            self._batches.again.forget()
 
     def _step_ended(self, corrected: Corrected | None) -> None:
         """All backward passes of an optimizer step are done, or one has failed. `corrected` is what they showed of the
@@ -75,17 +79,16 @@ class Updating(TRLTrainer):
                 found = (*forward.logps(model, *padded), None)
         if gradients and self._batches.correction is not None and NEWEST in self._in_loss:
             self._batches.correction.give(self._in_loss, found[0])  # TRL's loss takes the ratio next
-        if gradients and self._batches.kept is not None:
-            self._batches.kept.gave(self._in_loss, found[0])
+        if gradients and self._batches.again is not None:
+            self._batches.again.gave(self._in_loss, found[0])
         return found
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> torch.Tensor:
         """The algorithm's loss of a micro-batch, or the weighted one of a sub-batch."""
+        self._numerics.passes.note(self, inputs, keywords.get("num_items_in_batch"))
         if self._plain:
             return super().compute_loss(model, inputs, *args, **keywords)
         self._in_loss = inputs
-        if self._batches.kept is not None:
-            self._batches.kept.begins(inputs)
         loss = self._algorithm.loss(inputs, functools.partial(super().compute_loss, model, inputs, *args, **keywords))
         return loss * inputs.weight if isinstance(inputs, SubBatch) else loss
 
@@ -107,6 +110,14 @@ class Updating(TRLTrainer):
             self._adjust_gradients(model, num_items_in_batch)
         self._step_metrics.add_loss(loss)
         return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The gradient's norm, after which the optimizer steps: a bad step is skipped, explained and kept."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        if self._numerics.guard.refuses(norm, self.accelerator, self.optimizer):
+            bad_step.treat(self, model, norm)
+        self._numerics.passes.forget()
+        return norm
 
     def _step_of_window(self, window: Window, model: Any, inputs: Any, num_items_in_batch: Any) -> torch.Tensor:
         """Hand the micro-batch over; the last one of an optimizer step trains on all of them. Counters are TRL's."""
@@ -135,14 +146,14 @@ class Updating(TRLTrainer):
 
     def _adjust_gradients(self, model: Any, num_items_in_batch: Any) -> None:
         """The algorithm may change the gradients of the step, which are now reduced over ranks."""
-        adjustment, kept = self._batches.adjustment, self._batches.kept
-        if adjustment is None or kept is None:
+        adjustment, again = self._batches.adjustment, self._batches.again
+        if adjustment is None or again is None:
             return
-        passes = kept.of(model, functools.partial(self._one_pass, model, num_items_in_batch))
+        passes = again.of(model, functools.partial(self._one_pass, model, num_items_in_batch))
         try:
             found = adjustment(model, passes, self.state.global_step)
         finally:
-            kept.forget()
+            again.forget()
         for name, value in found.items():
             self._metrics["train"][name].append(value)
 

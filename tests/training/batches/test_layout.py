@@ -13,8 +13,8 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from ascent.training.batches.passes.buckets import bucket, exact
-from ascent.training.batches.passes.cost import CostModel, cost_model
+from ascent.memory.cost import CostModel, cost_model
+from ascent.memory.widths import bucket, exact, few_rows
 from ascent.training.batches.passes.cutting import cut_into_passes
 from ascent.training.batches.passes.equal_rows import PromptGroup, distinct_rows, prompt_groups
 from ascent.training.batches.passes.layout import CachedPass, Layout, Limits, RowPass, cached, plain, shared_rows
@@ -50,7 +50,14 @@ def of_members(groups: list[PromptGroup]) -> dict[int, tuple[int, int, int]]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("lay_out", [plain, shared_rows])
-@pytest.mark.parametrize("limits", [FREE, Limits(bucket), Limits(exact, one_pass=True), Limits(exact, tokens=900)])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        *(FREE, Limits(bucket), Limits(exact, one_pass=True), Limits(exact, tokens=900)),
+        *(Limits(bucket, rows=few_rows), Limits(bucket, one_pass=True, rows=few_rows)),
+        Limits(exact, tokens=900, rows=few_rows),
+    ],
+)
 def test_each_sequence_stands_in_one_row_behind_its_prompt(seed: int, lay_out: Any, limits: Limits) -> None:
     groups = random_groups(seed)
     known, layout = of_members(groups), lay_out(groups, COST, limits)
@@ -58,18 +65,19 @@ def test_each_sequence_stands_in_one_row_behind_its_prompt(seed: int, lay_out: A
     for one in layout.passes:
         assert max(row.width for row in one.rows) <= one.width
         assert one.masked or all(len(row.members) == 1 for row in one.rows)
+        assert one.height == limits.rows(len(one.rows))
         if limits.tokens:
-            assert len(one.rows) == 1 or len(one.rows) * one.width <= limits.tokens
+            assert len(one.rows) == 1 or one.height * one.width <= limits.tokens
         for row in one.rows:
             ((_, prompt_length),) = {known[member][:2] for member in row.members}
             assert row.width == prompt_length + sum(known[member][2] - 1 for member in row.members)
-    assert layout.tokens == sum(len(one.rows) * one.width for one in layout.passes)
+    assert layout.tokens == sum(one.height * one.width for one in layout.passes)
     if limits.one_pass:
         assert len(layout.passes) == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("limits", [FREE, Limits(bucket), Limits(exact, tokens=900)])
+@pytest.mark.parametrize("limits", [FREE, Limits(bucket), Limits(exact, tokens=900), Limits(bucket, rows=few_rows)])
 def test_each_completion_goes_on_once_from_its_prompt(seed: int, limits: Limits) -> None:
     groups = random_groups(seed)
     known, firsts, continued = of_members(groups), list[int](), list[int]()
@@ -94,6 +102,7 @@ def test_cuts_are_the_cheapest_there_are(seed: int) -> None:
     widths = sorted((chance.randint(1, 200) for _ in range(9)), reverse=True)
     extra = [chance.random() for _ in widths] if seed % 2 else None
     start, most = chance.choice([0.0, 50.0, 1000.0]), chance.choice([None, 400])
+    height = chance.choice([exact, few_rows])
 
     def price(rows: int, width: int) -> float:
         return rows * (width + 0.01 * width * width)
@@ -101,7 +110,7 @@ def test_cuts_are_the_cheapest_there_are(seed: int) -> None:
     def total(parts: list[range]) -> float:
         cost = 0.0
         for part in parts:
-            width, rows = widths[part[0]], len(part)
+            width, rows = widths[part[0]], height(len(part))
             if most is not None and rows > 1 and rows * width > most:
                 return float("inf")
             cost += start + price(rows, width) + width * sum(extra[place] for place in part if extra)
@@ -112,7 +121,7 @@ def test_cuts_are_the_cheapest_there_are(seed: int) -> None:
             borders = [0, *(place + 1 for place, end in enumerate(ends) if end), len(widths)]
             yield [range(*pair) for pair in itertools.pairwise(borders)]
 
-    found = cut_into_passes(widths, extra, price, start, most)
+    found = cut_into_passes(widths, extra, price, start, most, height)
     assert [place for cut in found for place in cut.places] == list(range(len(widths)))
     assert [cut.width for cut in found] == [widths[cut.places[0]] for cut in found]
     assert total([cut.places for cut in found]) == pytest.approx(min(total(parts) for parts in all_cuts()))
@@ -170,6 +179,15 @@ def test_buckets_are_few_and_waste_little() -> None:
     assert all(n <= size for n, size in enumerate(found, 1))
     assert all(size < 1.25 * n for n, size in enumerate(found, 1) if n > 16)
     assert all(bucket(size) == size for size in found)
+    assert found == sorted(found)
+
+
+def test_numbers_of_rows_are_few_and_waste_little() -> None:
+    found = [few_rows(n) for n in range(1, 513)]
+    assert sorted(set(found))[:8] == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert len(set(found)) <= 18
+    assert all(n <= size < 1.5 * n for n, size in enumerate(found, 1))
+    assert all(few_rows(size) == size for size in found)
     assert found == sorted(found)
 
 

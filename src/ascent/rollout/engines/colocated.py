@@ -57,6 +57,7 @@ class ColocatedEngine:
         self.dtype = settings.dtype
         self._tolerance = CanaryTolerance(settings.dtype)
         self._sequence = 0
+        self._asleep = False
         self._engine = _start(settings, self._counter)
 
     @classmethod
@@ -69,6 +70,7 @@ class ColocatedEngine:
         through the prefix cache, and it comes back when it ends instead of with its group."""
         for request in requests:
             check_length(request, self._settings.max_model_len)
+        self._wake()
         now = time.monotonic()
         for request in requests:
             for index in range(request.n):
@@ -94,6 +96,26 @@ class ColocatedEngine:
         """See RolloutEngine."""
         return len(self._pending)
 
+    def cannot_abort(self) -> str | None:
+        """See AbortingEngine."""
+        return None
+
+    def abort(self) -> list[Completion]:
+        """See AbortingEngine. A step that vLLM has begun in advance is let go: its tokens are sampled again."""
+        states = {state.external_req_id: state for state in self._engine.output_processor.request_states.values()}
+        parts = []
+        for request_id in list(self._pending):
+            state = states[request_id]
+            tokens, logprobs = state.detokenizer.output_token_ids, state.logprobs_processor.logprobs
+            parts.append(self._completion(request_id, tokens, logprobs, "abort"))
+        self._engine.abort_request(list(states))
+        core = self._engine.engine_core.engine_core
+        while core.batch_queue:
+            self._engine.step()
+        for part in parts:
+            self._counter.finished(part)
+        return parts
+
     def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
         del others_do
@@ -107,6 +129,7 @@ class ColocatedEngine:
             raise WeightSyncError(f"{len(self._pending)} completions are still being sampled with the old weights")
         import torch
 
+        self._wake()
         with torch.no_grad():
             self._weights.load(self.model, self._engine.vllm_config.model_config, named_tensors)
         if self._engine.reset_prefix_cache() is False:
@@ -114,6 +137,20 @@ class ColocatedEngine:
         if canary is not None:
             prove(self._engine, canary, self._tolerance, self._settings.max_model_len)
         self._version = version
+
+    def rest(self) -> None:
+        """A generation has ended: where it sleeps, its weights go to host memory and its cache is given up (sleep level
+        1), until it is needed again."""
+        if self._settings.sleeps and not self._asleep and not self._pending:
+            self._engine.reset_prefix_cache()  # whose blocks are gone when it wakes up
+            self._engine.sleep(level=1)
+            self._asleep = True
+
+    def _wake(self) -> None:
+        if self._asleep:
+            devices.empty_cache()  # vLLM takes its memory from the device, not from torch's allocator
+            self._engine.wake_up()
+            self._asleep = False
 
     @property
     def model(self) -> Any:
@@ -131,15 +168,21 @@ class ColocatedEngine:
             self._engine = None
 
     def _complete(self, output: Any) -> Completion:
-        pending = self._pending.pop(output.request_id)
         sample = output.outputs[0]
+        reason = cast(FinishReason, sample.finish_reason)
+        return self._completion(output.request_id, sample.token_ids, sample.logprobs, reason)
+
+    def _completion(
+        self, request_id: str, token_ids: Sequence[int], logprobs: Any, finish_reason: FinishReason
+    ) -> Completion:
+        pending = self._pending.pop(request_id)
         return Completion(
             group_id=pending.request.group_id,
             index=pending.index,
             prompt_ids=pending.request.prompt_ids,
-            token_ids=as_token_ids(sample.token_ids),
-            logps=sampled_logps(sample.logprobs),
-            finish_reason=cast(FinishReason, sample.finish_reason),
+            token_ids=as_token_ids(token_ids),
+            logps=sampled_logps(logprobs),
+            finish_reason=finish_reason,
             weight_version=self._version,
             submitted_at=pending.submitted_at,
             finished_at=time.monotonic(),
@@ -169,6 +212,8 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
     if engine_kind() == "cpu":
         check_cpu_engine()
     check_speculation(settings.speculative)
+    if settings.sleeps:
+        _check_sleep()
     with _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -186,6 +231,16 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         except (ValueError, NotImplementedError) as error:
             mend = "memory.kv_cache_mb or memory.engine_share say what it may take." if "memory" in str(error) else ""
             raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}", mend) from error
+
+
+def _check_sleep() -> None:
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_sleep_mode_available():
+        raise InputError(
+            f"memory.engine_sleep=true: vLLM has no sleep mode on its platform here ({engine_kind()})",
+            "Leave it out; memory.engine_share or memory.kv_cache_mb say what the engine keeps.",
+        )
 
 
 def _gauges(counter: EngineCounter) -> Any:

@@ -26,9 +26,10 @@ class EngineCounter:
     latencies: list[float] = field(default_factory=list)
 
     def finished(self, completion: Completion) -> None:
-        """Count one finished completion."""
+        """Count one completion; of one that was broken off, its tokens."""
         self.tokens += len(completion.token_ids)
-        self.latencies.append(completion.finished_at - completion.submitted_at)
+        if completion.finish_reason != "abort":
+            self.latencies.append(completion.finished_at - completion.submitted_at)
 
     def take(self) -> EngineStats:
         """The figures so far; starts anew."""

@@ -9,17 +9,20 @@ which a sampler with other weights is found out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from ascent.training.batches.rows import NEWEST, PLACE, Rows
+from ascent.training.batches.rows import NEWEST, PLACE, Rows, SubBatch
+from ascent.training.step.importance_weights import COLUMNS, figures, weight_sums
 from ascent.training.step.sampler_difference import Difference
 
+_SUMS = 6  # columns of sums before those of the weights
 _DIFFERENCE, _RATIO = "sampling/sampling_logp_difference/", "sampling/importance_sampling_ratio/"
 
 
@@ -52,14 +55,17 @@ class Corrected:
     metrics: dict[str, float]  # TRL's `sampling/*`, of the rows that were computed
     newest: Difference  # of the tokens that were sampled with the weights that are trained
     masked: frozenset[int]  # places of rows whose ratio leaves no token in the loss
+    logps: Mapping[int, Any]  # place -> (C,) float32 of NumPy's, padded, of rows that this rank computed, or all did
 
 
 class Correction:
     """Gives each sub-batch its ratio, and sums up what an optimizer step showed."""
 
-    def __init__(self, settings: Settings, accelerator: Any) -> None:
-        self._settings, self._accelerator = settings, accelerator
+    def __init__(self, settings: Settings, accelerator: Any, *, rows_move: bool = False) -> None:
+        """`rows_move`: a rank may compute what another one sampled."""
+        self._settings, self._accelerator, self._rows_move = settings, accelerator, rows_move
         self._seen: list[tuple[Tensor, Tensor]] = []
+        self._logps: list[tuple[Tensor, Tensor]] = []  # (B,) places, (B, C)
 
     def give(self, rows: Rows, logps_BC: Tensor) -> None:
         """Put `importance_sampling_ratio` into `rows`, whose training forward gave `logps_BC`."""
@@ -70,13 +76,16 @@ class Correction:
         ratio = self._settings.ratio(trainer_BC, sampler_BC, mask_BC)
         rows["importance_sampling_ratio"] = ratio
         self._seen.append(self._figures(rows, (trainer_BC - sampler_BC).abs(), ratio, mask_BC.bool()))
+        if not (isinstance(rows, SubBatch) and rows.filling):
+            self._logps.append((rows[PLACE], trainer_BC.float()))
 
     def forget(self) -> None:
         """No pass has been made."""
-        self._seen = []
+        self._seen, self._logps = [], []
 
     def _figures(self, rows: Rows, delta_BC: Tensor, ratio: Tensor, mask_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """(9,) sums and extremes, and (B,) the places of masked rows (-1: not masked). Stays on the device."""
+        """(13,) sums, those of the weights, and extremes; and (B,) the places of masked rows (-1: not masked). Stays on
+        the device."""
         real_BC = mask_BC.any(dim=1, keepdim=True)  # a row without a token is another rank's filling
         known_BC = mask_BC & ~delta_BC.isnan()
         newest_BC = known_BC & rows[NEWEST][:, None]
@@ -89,6 +98,7 @@ class Correction:
             newest_BC.sum(),
             ratio.masked_fill(~counted, 0.0).sum(),
             counted.sum(),
+            *weight_sums(ratio, counted),
             highest,
             ratio.masked_fill(~counted, -math.inf).max(),
             -ratio.masked_fill(~counted, math.inf).min(),
@@ -99,13 +109,15 @@ class Correction:
     def finish(self) -> Corrected | None:
         """What the step showed; None where no row was computed on any rank. Collective."""
         seen, self._seen = self._seen, []
+        logps = self._take_logps()
         device = self._accelerator.device
-        nothing = torch.tensor([[0.0] * 6 + [-math.inf] * 3], device=device)
-        figures_N9 = torch.stack([nothing[0], *(each for each, _ in seen)])
-        local_19 = torch.cat([figures_N9[:, :6].sum(0), figures_N9[:, 6:].max(0).values])[None]
-        figures_R9 = self._of_all_ranks(local_19, 0.0)
-        total, tokens, newest_total, newest_tokens, ratios, counted = figures_R9[:, :6].sum(0).tolist()
-        highest, largest, smallest = figures_R9[:, 6:].max(0).values.tolist()
+        sums = _SUMS + COLUMNS
+        nothing_F = torch.tensor([0.0] * sums + [-math.inf] * 3, device=device)
+        figures_NF = torch.stack([nothing_F, *(each for each, _ in seen)])
+        local_1F = torch.cat([figures_NF[:, :sums].sum(0), figures_NF[:, sums:].max(0).values])[None]
+        figures_RF = self._of_all_ranks(local_1F, 0.0)
+        total, tokens, newest_total, newest_tokens, ratios, counted, *weights = figures_RF[:, :sums].sum(0).tolist()
+        highest, largest, smallest = figures_RF[:, sums:].max(0).values.tolist()
         places_B = torch.cat([torch.full((1,), -1, device=device), *(each for _, each in seen)])
         if not counted:  # no row with a token was computed
             return None
@@ -116,8 +128,23 @@ class Correction:
             _RATIO + "min": -smallest,
             _RATIO + "mean": ratios / counted,
             _RATIO + "max": largest,
+            **figures(weights),
         }
-        return Corrected(metrics, Difference(newest_total, int(newest_tokens)), masked)
+        return Corrected(metrics, Difference(newest_total, int(newest_tokens)), masked, logps)
+
+    def _take_logps(self) -> dict[int, Any]:
+        """What the passes gave, of all ranks where rows move between them. Then it is collective."""
+        taken, self._logps = self._logps, []
+        device = self._accelerator.device
+        width = max((logps_BC.shape[1] for _, logps_BC in taken), default=1)
+        padded = [functional.pad(logps_BC, (0, width - logps_BC.shape[1])) for _, logps_BC in taken]
+        places_B = torch.cat([torch.full((1,), -1, device=device), *(places_B for places_B, _ in taken)])
+        logps_BC = torch.cat([torch.zeros((1, width), device=device), *padded])
+        if self._rows_move and self._accelerator.num_processes > 1:
+            logps_BC = self._of_all_ranks(self._accelerator.pad_across_processes(logps_BC, dim=1), 0.0)
+            places_B = self._of_all_ranks(places_B, -1)
+        rows = zip(places_B.tolist(), logps_BC.cpu().numpy(), strict=True)
+        return {place: logps_C for place, logps_C in rows if place >= 0}
 
     def _of_all_ranks(self, values: Tensor, filling: float) -> Tensor:
         if self._accelerator.num_processes == 1:

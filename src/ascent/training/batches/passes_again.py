@@ -9,97 +9,59 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ascent import devices
 from ascent.algorithms.base import Part
 from ascent.training.batches.full_precision import computes_in_full, full_precision
-from ascent.training.batches.one_pass import Metrics, apart, ragged, synchronised
+from ascent.training.batches.kept_passes import Pass, StepPasses
+from ascent.training.batches.one_pass import Metrics, apart, synchronised
 from ascent.training.batches.rows import NEWEST, Rows, SubBatch, loss_mask
 
-# What TRL's entropy bonus remembers from one step to the next; its loss moves it at the end of a step.
-_CONTROLLER = ("entropy_coef", "_last_world_entropy", "_entropy_window_stats")
 _OLD = "old_per_token_logps"
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A pass that was made. `old_BC` are its own log-probabilities, where its rows have none of an older policy."""
+class PassesAgain:
+    """What an algorithm needs of the passes of the optimizer step that is going on, beside the passes themselves."""
 
-    rows: Rows
-    randomness: devices.Randomness
-    old_BC: Tensor | None = None
-
-    def again(self) -> SubBatch:
-        """Its rows, for a loss that is the same function of the weights."""
-        rows = {name: value for name, value in self.rows.items() if name != NEWEST}  # it corrects against the sampler
-        if self.old_BC is not None:
-            rows[_OLD] = self.old_BC
-        return SubBatch(rows, self.rows.weight if isinstance(self.rows, SubBatch) else 1.0)
-
-
-class KeptPasses:
-    """Those of the optimizer step that is going on. Rows are kept, not copied."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer, self._accelerator = trainer, trainer.accelerator
-        self._kept: list[_Kept] = []
+    def __init__(self, trainer: Any, passes: StepPasses) -> None:
+        self._trainer, self._accelerator, self._passes = trainer, trainer.accelerator, passes
         self._part: Part | None = None
-        self._controller: dict[str, Any] = {}  # before the step
-        self._again = False
+        self._count: int | None = None  # of passes that are made again; None: all
         self._divergence: list[Tensor] = []  # (2,) each: a sum over tokens, and their number
 
     def forget(self) -> None:
         """No pass has been made."""
-        self._kept, self._part = [], None
-
-    def begins(self, rows: Rows) -> None:
-        """The loss of these rows is about to be made."""
-        if self._again or self._part is not None or not torch.is_grad_enabled():
-            return
-        if not self._kept:
-            self._controller = self._controller_now()
-        self._kept.append(_Kept(rows, devices.randomness()))
+        self._part = self._count = None
 
     def gave(self, rows: Rows, logps_BC: Tensor) -> None:
         """The forward pass of these rows, with gradients, gave these log-probabilities."""
-        if self._again:
+        passes = self._passes
+        if passes.is_repeating and rows.get(_OLD) is not None:
             mask_BC = loss_mask(rows).bool()
             ratio_BC = (logps_BC.detach() - rows[_OLD]).masked_fill(~mask_BC, 0.0).float()
             self._divergence.append(torch.stack([(ratio_BC.exp() - 1 - ratio_BC).sum(), mask_BC.sum().float()]))
-        elif self._kept and self._kept[-1].rows is rows and rows.get(_OLD) is None:
-            self._kept[-1].old_BC = logps_BC.detach()
+        elif passes.all and passes.all[-1].rows is rows and rows.get(_OLD) is None:
+            passes.all[-1].logps_BC = logps_BC.detach()
 
     def part_done(self, model: Any, share: float) -> None:
         """The rows so far, a share of the step's, are those whose passes are made again. Their gradients have been
         reduced over ranks; they are copied."""
         gradients = {each: each.grad.detach().clone() for each in model.parameters() if each.grad is not None}
-        self._part = Part(share, gradients)
+        self._part, self._count = Part(share, gradients), len(self._passes.all)
 
     def of(self, model: Any, step: Callable[[SubBatch], Any]) -> Repeatable:
         """The passes of the step, to be made again; `step` makes one of them, forward and backward."""
         return Repeatable(self, self._trainer, model, step)
 
-    def _controller_now(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self._trainer).items() if name in _CONTROLLER}
-
     @contextlib.contextmanager
-    def repeating(self) -> Iterator[Sequence[_Kept]]:
-        """Inside, passes are not kept, and TRL's entropy controller is as it was before the step; afterwards it is as
-        it is now, as are random states and what says whether gradients are reduced."""
-        after, self._again, self._divergence = self._controller_now(), True, []
-        vars(self._trainer).update(self._controller)
-        try:
-            with devices.unchanged_random_state():
-                yield self._kept
-        finally:
-            self._again = False
-            vars(self._trainer).update(after)
-            self._accelerator.gradient_state._set_sync_gradients(True)
+    def repeating(self) -> Iterator[Sequence[Pass]]:
+        """Inside, the passes that it gives may be made again: see StepPasses."""
+        self._divergence = []
+        with self._passes.repeating(self._trainer):
+            yield self._passes.all[: self._count]
 
     @property
     def part(self) -> Part | None:
@@ -114,10 +76,18 @@ class KeptPasses:
         return total / tokens if tokens else 0.0
 
 
+def same_loss(each: Pass) -> SubBatch:
+    """The rows of a pass, for a loss that is the same function of the weights."""
+    rows = {name: value for name, value in each.rows.items() if name != NEWEST}  # it corrects against the sampler
+    if each.logps_BC is not None:
+        rows[_OLD] = each.logps_BC
+    return SubBatch(rows, each.weight)
+
+
 class Repeatable:
     """See Passes."""
 
-    def __init__(self, kept: KeptPasses, trainer: Any, model: Any, step: Callable[[SubBatch], Any]) -> None:
+    def __init__(self, kept: PassesAgain, trainer: Any, model: Any, step: Callable[[SubBatch], Any]) -> None:
         self._kept, self._trainer, self._model, self._step = kept, trainer, model, step
         self._accelerator = trainer.accelerator
 
@@ -144,13 +114,12 @@ class Repeatable:
             chosen = kept[-1:] if one else kept  # the first ones may be another rank's filling
             for number, each in enumerate(chosen):
                 last = number == len(chosen) - 1
-                each.randomness.restore()
+                each.random.restore()
                 with (
                     synchronised(self._accelerator, self._model, last),
-                    ragged(self._accelerator),
                     apart(self._trainer._metrics["train"], written),
                 ):
-                    self._step(each.again())
+                    self._step(same_loss(each))
             kl = self._kept.divergence()
         names = {name for each in written for name in each}
         return {name: _mean([value for each in written for value in each.get(name, [])]) for name in names} | {"kl": kl}

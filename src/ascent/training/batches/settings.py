@@ -9,14 +9,14 @@ from typing import Any
 
 from ascent.algorithms.base import Adjustment
 from ascent.errors import InputError
+from ascent.memory.cost import cost_model
 from ascent.models.backbone import transformers_model
 from ascent.training.arguments import own_setting
 from ascent.training.batches.correction import Correction, Settings
 from ascent.training.batches.parting import parting_of
-from ascent.training.batches.passes.cost import cost_model
 from ascent.training.batches.passes.forward import StepForward
 from ascent.training.batches.passes.support import positions_are_relative
-from ascent.training.batches.passes_again import KeptPasses
+from ascent.training.batches.passes_again import PassesAgain
 from ascent.training.batches.plan import Cost
 from ascent.training.batches.window import Savings, Window
 from ascent.training.dropout import drops_out
@@ -27,19 +27,19 @@ from ascent.training.step.ranks import Ranks
 class StepBatches:
     """How an optimizer step is trained on. Without a `window` TRL's micro-batches are; without a `correction` TRL takes
     the old log-probabilities in a pass of their own; without a `forward` all passes are TRL's; without an `adjustment`
-    gradients stay as they are, and no passes are `kept` to be made again."""
+    gradients stay as they are, and no passes are made `again`."""
 
     window: Window | None = None
     correction: Correction | None = None
     forward: StepForward | None = None
     adjustment: Adjustment | None = None
-    kept: KeptPasses | None = None
+    again: PassesAgain | None = None
 
     def first_part(self, model: Any) -> dict[str, Any]:
         """How a window has the passes first that the adjustment wants again, where those aren't all."""
-        if self.adjustment is None or self.kept is None or self.adjustment.fraction == 1.0:
+        if self.adjustment is None or self.again is None or self.adjustment.fraction == 1.0:
             return {}
-        return {"fraction": self.adjustment.fraction, "part_done": functools.partial(self.kept.part_done, model)}
+        return {"fraction": self.adjustment.fraction, "part_done": functools.partial(self.again.part_done, model)}
 
 
 def step_batches(
@@ -52,7 +52,7 @@ def step_batches(
     args = trainer.args
     budget, parting = _budget(args), parting_of(trainer)
     skip = bool(own_setting(args, "skip_zero_advantage"))
-    window = None
+    window, cost = None, None
     if budget is not None or skip:
         if parting.weighing is None:
             tell(
@@ -76,7 +76,9 @@ def step_batches(
                 per_sequence=trainer.importance_sampling_level == "sequence",
                 tell=tell,
             )
-    correction = _correction(trainer) if _leaves_out_old_pass(trainer) else None
+    correction = None
+    if _leaves_out_old_pass(trainer):
+        correction = _correction(trainer, rows_move=window is not None and cost is not None)
     adjustment = trainer._algorithm.adjustment(trainer, tell)
     if adjustment is not None and adjustment.fraction < 1.0 and window is None:
         raise InputError(
@@ -84,8 +86,8 @@ def step_batches(
             f"{parting.why or 'max_tokens_per_batch is null and skip_zero_advantage is false'}",
             "Set gradient_penalty_fraction=1.",
         )
-    kept = None if adjustment is None else KeptPasses(trainer)
-    return StepBatches(window, correction, StepForward(trainer, trl_pass, tell), adjustment, kept)
+    again = None if adjustment is None else PassesAgain(trainer, trainer._numerics.passes)
+    return StepBatches(window, correction, StepForward(trainer, trl_pass, tell), adjustment, again)
 
 
 def _budget(args: Any) -> int | None:
@@ -115,10 +117,10 @@ def _leaves_out_old_pass(trainer: Any) -> bool:
     return bool(own_setting(args, "skip_old_logps") and corrected and aligned and not drops_out(trainer.model))
 
 
-def _correction(trainer: Any) -> Correction:
+def _correction(trainer: Any, *, rows_move: bool) -> Correction:
     settings = Settings(
         trainer.vllm_importance_sampling_mode,
         trainer.vllm_importance_sampling_clip_min,
         trainer.vllm_importance_sampling_clip_max,
     )
-    return Correction(settings, trainer.accelerator)
+    return Correction(settings, trainer.accelerator, rows_move=rows_move)

@@ -1,8 +1,9 @@
-"""With dynamic sampling: the place in the order of prompts, groups that are left over, and what is known of each task.
+"""With dynamic sampling, or over-sampling: the place in the order of prompts, groups that are left over, and what is
+known of each task.
 
-Each rank has `drawn-rankN.json`, and `surplus-rankN.safetensors` where groups are left over; rank 0 writes
-`task-history.json`, which is of all ranks and made to be read: for each task the share of solved completions in its
-last groups.
+Each rank has `drawn-rankN.json`, `surplus-rankN.safetensors` where groups are left over, and with over-sampling
+`stragglers-rankN.safetensors` where groups were broken off; rank 0 writes `task-history.json`, which is of all ranks
+and made to be read: for each task the share of solved completions in its last groups.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ascent.training.batches.drawing.history import History
 from ascent.training.batches.drawing.prompts import PromptOrder
 from ascent.training.batches.drawing.refill import Refill
 from ascent.training.batches.drawing.state import RefillState
-from ascent.training.checkpoint import surplus
+from ascent.training.checkpoint import stragglers, surplus
 
 _HISTORY = "task-history.json"
 
@@ -37,7 +38,7 @@ class _Kept:
 
 
 def save(checkpoint: Path, refill: Refill | None, state: RefillState | None) -> None:
-    """Write this rank's part of the `state` into a checkpoint's folder; nothing without dynamic sampling."""
+    """Write this rank's part of the `state` into a checkpoint's folder; nothing without it."""
     if refill is None or state is None:
         return
     order = refill.order
@@ -45,6 +46,8 @@ def save(checkpoint: Path, refill: Refill | None, state: RefillState | None) -> 
     write_json(_file(checkpoint, order.rank), asdict(kept))
     if state.surplus:
         surplus.save(checkpoint, order.rank, state.surplus)
+    if state.stragglers:
+        stragglers.save(checkpoint, order.rank, state.stragglers)
     if order.rank == 0:
         history = state.history
         tasks = {task: list(shares) for task, shares in sorted(history.shares.items())}
@@ -63,15 +66,21 @@ def load(checkpoint: Path, refill: Refill | None, tell: Callable[[str], None]) -
     files = sorted(checkpoint.glob("drawn-rank*.json"))
     if not files:
         if order.rank == 0:
-            tell("note: the checkpoint was made without dynamic sampling: prompts are drawn from the first on")
+            tell(
+                "note: the checkpoint was made without dynamic sampling or over-sampling: prompts are drawn from the "
+                "first on"
+            )
         return refill.state
     known = {file: _read(file) for file in files}
     own = known.get(_file(checkpoint, order.rank), next(iter(known.values())))
-    state = RefillState(own.place, (), own.drop_share, own.silent, own.told_filled, _history(checkpoint / _HISTORY))
+    history = _history(checkpoint / _HISTORY)
+    state = RefillState(own.place, (), (), own.drop_share, own.silent, own.told_filled, history)
     if (own.rows, own.ranks) == (order.rows, order.ranks):
         if len(files) != order.ranks:
             raise InputError(f"{checkpoint} should have {order.ranks} files drawn-rankN.json, and has {len(files)}")
-        state = replace(state, surplus=surplus.load(checkpoint, order.rank, refill))
+        left = stragglers.load(checkpoint, order.rank, refill)
+        state = replace(state, surplus=surplus.load(checkpoint, order.rank, refill), stragglers=left)
+        refill.restart_rewards(left)
     else:
         state = replace(state, place=_behind(order, [kept.place for kept in known.values()]))
         if order.rank == 0:

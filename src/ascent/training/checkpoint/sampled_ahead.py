@@ -45,6 +45,7 @@ def packed(completions: Sequence[Completion]) -> tuple[dict[str, NDArray[Any]], 
         {
             "prompt": numbers.setdefault(each.prompt_ids, len(numbers)),
             "seconds": each.finished_at - each.submitted_at,
+            "spans": each.weight_spans,
             **{name: getattr(each, name) for name in _OTHERS},
         }
         for each in completions
@@ -120,5 +121,6 @@ def _completion(
         logps=as_logps(logps),
         submitted_at=now - row["seconds"],
         finished_at=now,
+        weight_spans=tuple((start, version) for start, version in row.get("spans", ())),
         **{name: row[name] for name in _OTHERS},
     )

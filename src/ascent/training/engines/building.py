@@ -50,6 +50,11 @@ def standing_servers(args: TRLConfig) -> RolloutEngine:
     there is none."""
     from ascent.training.engines.servers import connect
 
+    if args.cast_lm_head_to_fp32:
+        raise InputError(
+            "cast_lm_head_to_fp32: the standing servers' head is not float32, and on the trainer's side alone it can "
+            "widen the difference of the two"
+        )
     url = args.vllm_server_base_url
     place = (args.vllm_server_host, args.vllm_server_port)
     if url is None and place != (FIELDS["vllm_server_host"].usual, FIELDS["vllm_server_port"].usual):

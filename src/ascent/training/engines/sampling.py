@@ -96,7 +96,7 @@ def _first_prompts(trainer: Any) -> list[list[int]]:
 def difference_check(trainer: Any, engine: RolloutEngine, *, verify: bool) -> SamplerDifference | None:
     """What checks the sampled completions' log-probabilities; None where they differ rightly, or aren't known."""
     corrected = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-    if not verify or not corrected or biased_by(trainer) or drops_out(trainer.model):
+    if not verify or not corrected or drops_out(trainer.model):
         return None
     computing = computing_dtype(trainer.model, trainer.accelerator)
     return SamplerDifference(
@@ -113,13 +113,17 @@ def biased_by(trainer: Any) -> tuple[str, ...]:
     return narrowing(trainer.sampling()) if corrected else ()
 
 
-def tell_bias(trainer: Any) -> tuple[str, ...]:
-    """`biased_by`, said once on stderr."""
+def refuse_biased_ratio(trainer: Any) -> None:
+    """Raise InputError for sampling settings that bias the importance ratios of this training."""
     found = biased_by(trainer)
-    if found and trainer.accelerator.is_main_process:
-        print_on_stderr(
-            f"note: {', '.join(found)}: vLLM gives log-probabilities of the distribution that is left, the trainer "
-            "those of the whole policy, so importance sampling ratios come out too small and the loss is weighted by "
-            "them; sample from the whole policy where that matters"
+    if found:
+        raise InputError(
+            f"{', '.join(found)} and vllm_importance_sampling_correction: vLLM gives log-probabilities of the "
+            "distribution that is left, the trainer those of the whole policy. Their ratio, which the correction takes "
+            "for the mismatch of the two, comes out too small by the probability that was cut away (0.8 to 0.9 with "
+            "top_p=0.8), and the loss with it",
+            "Sample from the whole policy; or give up the correction with "
+            "trainer.vllm_importance_sampling_correction=false, which leaves the mismatch of sampler and trainer, and "
+            "staleness, uncorrected and unchecked. What would mend it are the token ids that the sampler kept, which "
+            "vLLM returns only with its newer model runner, and not on CPU.",
         )
-    return found

@@ -1,4 +1,4 @@
-"""Stop at the end of a step, with a checkpoint, when asked by a signal or a stop file."""
+"""Stop at the end of a step, with a checkpoint, when asked by a signal, a stop file or an alarm."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class StopAtStepEnd(TrainerCallback):
         self._file = stop_file()
         self._asked = False
         self.stopped = False
+        self.why = ""  # what asked for it, where that isn't a person
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
         """Save and stop when any process was asked to."""
@@ -30,10 +31,11 @@ class StopAtStepEnd(TrainerCallback):
 
     def listening(self) -> AbstractContextManager[None]:
         """Take signals as requests to stop; a second SIGINT or SIGTERM stops at once, without a checkpoint."""
-        return listening(self._ask, _stop_now)
+        return listening(self.ask, _stop_now)
 
-    def _ask(self) -> None:
-        self._asked = True
+    def ask(self, why: str = "") -> None:
+        """Stop after the step that ends next. One process's asking is enough."""
+        self._asked, self.why = True, why
 
 
 def _stop_now() -> None:

@@ -18,6 +18,8 @@ from ascent.errors import InputError
 from ascent.host.keeper import end_with_standard_input
 from ascent.host.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
+from ascent.tracking.trackers import places
+from ascent.tracking.trackers.names import check_installed, named
 from ascent.training.launch.stop_file import stop_file, stopped_mark
 from ascent.training.launch.terminal import outlive_terminal
 from ascent.training.records.out_of_memory import OutOfMemoryError
@@ -58,9 +60,12 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
     run.failure(_rank()).unlink(missing_ok=True)
     try:
         quieten_transformers(debug=debug)
+        trackers = named(settings.trainer.get("report_to", "none"))
+        check_installed(trackers)
+        notes = places.prepare(run, trackers)  # before their packages are imported
         from ascent.training.run import train
 
-        stopped = train(settings, run, resume=resume).stopped
+        stopped = train(settings, run, resume=resume, notes=notes).stopped
     except InputError:
         raise
     except Exception:

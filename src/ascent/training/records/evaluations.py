@@ -38,7 +38,8 @@ from ascent.types import EngineStats
 
 @dataclass(slots=True)
 class OpenEvaluation:
-    """An evaluation that is going on. `metrics` is filled by whoever evaluates; rank 0's are kept."""
+    """An evaluation that is going on. `metrics`, and `results` by task, are filled by whoever evaluates; rank 0's are
+    kept."""
 
     number: int
     name: str
@@ -47,6 +48,7 @@ class OpenEvaluation:
     ranks: Ranks
     seed: int
     metrics: dict[str, float | None] = field(default_factory=dict)
+    results: dict[str, dict[str, float]] | None = None
     batches: list[BatchRecord] = field(default_factory=list)
     _sampled: Counter[str] = field(default_factory=Counter)  # completions of this rank, by label
 
@@ -126,6 +128,7 @@ class Evaluations:
             seconds=time.perf_counter() - began,
             metrics=evaluation.metrics,
             engine=self._engine_stats(),
+            results=evaluation.results,
         )
         devices.reset_peak()
         if self._recorder is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ascent.training.batches.correction import Corrected
 from ascent.training.batches.rows import NEWEST, PLACE
 from ascent.training.records.batch import OUT_OF_BOUNDS, BatchRecord
 from ascent.training.records.recorder import Recorder
+from ascent.training.records.signals.merged import Signals, merged
+from ascent.training.records.signals.sums import GroupSums
 from ascent.training.step.ranks import Ranks
 from ascent.training.step.sampler_difference import newest
 
@@ -29,21 +32,38 @@ class Generations:
     def wait(self, batch: BatchRecord) -> dict[str, Any]:
         """Keep it when `release` is called. Returns what its rows carry until then, (B,) each."""
         self._waiting.append(batch)
+        if self._recorder is not None:
+            self._recorder.expect(batch.programs())
         first = self._first(batch)
         return {
             PLACE: torch.arange(first, first + len(batch.rows), device=self._device),
             NEWEST: newest(batch).to(self._device),
         }
 
-    def release(self, masked: Collection[int]) -> None:
-        """Record what waited. `masked` rows, by the numbers that they carried, have ratios out of bounds."""
+    def release(self, corrected: Corrected | None) -> None:
+        """Record what waited, with what the training forwards showed of its rows, by the numbers that they carried."""
         waiting, self._waiting = self._waiting, []
         for batch in waiting:
-            first = self._first(batch)
-            for place in range(len(batch.rows)):
-                if first + place in masked:
-                    batch.masked.setdefault(place, OUT_OF_BOUNDS)
+            if corrected is not None:
+                self._take(batch, corrected)
             self.keep(batch)
+
+    def settle(self, *, sampled: bool) -> Signals | None:
+        """Wait until everything is recorded. Returns what the generations of all ranks since the last call showed; None
+        where none was `sampled`, which is the same on all ranks. Collective."""
+        here: Sequence[GroupSums] = ()
+        if self._recorder is not None:
+            self._recorder.settle()
+            here = self._recorder.take_signals()
+        return merged(self._ranks.exchange(here)) if sampled else None
+
+    def _take(self, batch: BatchRecord, corrected: Corrected) -> None:
+        first = self._first(batch)
+        for place in range(len(batch.rows)):
+            if first + place in corrected.masked:
+                batch.masked.setdefault(place, OUT_OF_BOUNDS)
+            if first + place in corrected.logps:
+                batch.trainer_logps[place] = corrected.logps[first + place]
 
     def _first(self, batch: BatchRecord) -> int:
         """The number of a batch's first row: no other row of the training has it."""

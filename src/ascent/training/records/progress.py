@@ -23,9 +23,8 @@ def step_line(record: StepRecord) -> str:
         f"{times.step:.1f} s (sampling {times.generate:.1f}, reward {times.reward_exposed:.1f}, "
         f"log-probs {times.logps:.1f}, update {times.update:.1f}, sync {times.sync:.1f})",
     ]
-    if metrics.get("rollout/biased_ratio"):
-        ratio = _figure(metrics.get("sampling/importance_sampling_ratio/mean"), ".2f")
-        parts.insert(4, f"ratio {ratio} (biased by the sampling settings)")
+    if metrics.get("numerics/bad_step"):
+        parts.insert(4, f"not made: its gradient's norm is {_figure(metrics.get('grad_norm'), '.3g')}")
     return "  ".join(parts)
 
 

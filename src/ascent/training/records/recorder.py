@@ -9,13 +9,16 @@ from typing import Any, Protocol
 from ascent.tracking.rollout_writer import RolloutWriter
 from ascent.tracking.rollouts import RolloutRecord
 from ascent.tracking.run_directory import RunDirectory, append_json_line
+from ascent.training.records.evidence import choose
+from ascent.training.records.program_notes import ProgramNotes
+from ascent.training.records.signals.sums import GroupSums, sums_of
 from ascent.types import EngineStats, StepTimes
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names; `engine` is of all ranks, None when
-    the step sampled nothing."""
+    """One optimizer step of `total_steps`. `metrics` are TRL's, under TRL's names, and ours; `engine` is of all ranks,
+    None when the step sampled nothing; so is `signal_groups`, which has columns with an entry for each group."""
 
     step: int
     total_steps: int
@@ -25,6 +28,7 @@ class StepRecord:
     times: StepTimes
     engine: EngineStats | None
     device: Mapping[str, Any]
+    signal_groups: Mapping[str, Sequence[Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in metrics.jsonl."""
@@ -37,13 +41,15 @@ class StepRecord:
             "times": asdict(self.times),
             "engine": None if self.engine is None else asdict(self.engine),
             "device": dict(self.device),
+            **({} if self.signal_groups is None else {"signal_groups": dict(self.signal_groups)}),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
     """One evaluation, after `step` optimizer steps, of which `generation` generations were sampled. `name` is "before",
-    "after", or TRL's prefix ("eval", "eval_NAME"). `completions` and `engine` are of all ranks."""
+    "during", "after", or TRL's prefix ("eval", "eval_NAME"). `completions`, `engine` and `results` are of all ranks;
+    the last by task, None in TRL's own."""
 
     number: int
     name: str
@@ -53,6 +59,7 @@ class EvaluationRecord:
     seconds: float
     metrics: Mapping[str, float | None]
     engine: EngineStats | None
+    results: Mapping[str, Mapping[str, float]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in evaluations.jsonl."""
@@ -65,14 +72,22 @@ class EvaluationRecord:
             "completions": self.completions,
             "seconds": self.seconds,
             "engine": None if self.engine is None else asdict(self.engine),
+            **({} if self.results is None else {"results": {task: dict(each) for task, each in self.results.items()}}),
         }
 
 
 class Recorder(Protocol):
-    """Receives every step and every sampled completion. `rank` 0 receives the steps."""
+    """Receives every step and every sampled completion. `rank` 0 receives the steps. With `tells_alarms` it judges them
+    too, and the trainer's own alarms are not told as well."""
+
+    tells_alarms: bool
 
     def sampled(self, done: int, total: int) -> None:
         """A completion has finished; `done` of `total` of this generation."""
+        ...
+
+    def expect(self, programs: Sequence[tuple[str, str]]) -> None:
+        """These programs (task id, text) stand in the generation that comes next, of which not all is known yet."""
         ...
 
     def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
@@ -92,21 +107,31 @@ class Recorder(Protocol):
         returns."""
         ...
 
-    def step(self, record: StepRecord) -> None:
-        """An optimizer step has ended (rank 0 only)."""
+    def take_signals(self) -> Sequence[GroupSums]:
+        """What the generations showed that it was given since the last call; called once they are kept."""
+        ...
+
+    def step(self, record: StepRecord) -> Mapping[str, float] | None:
+        """An optimizer step has ended (rank 0 only). Returns figures that somebody found in it, for trackers."""
         ...
 
 
 @dataclass(slots=True)
 class RunRecorder:
     """Writes into a run directory, completions in a thread beside, and shows each step to `watchers` (progress,
-    alarms). What can't be written raises InputError from the call that waits for it."""
+    alarms), which may return figures for trackers, and each evaluation to its own. What can't be written raises
+    InputError from the call that waits for it. `evidence` are some completions of the last generation."""
 
     run: RunDirectory
     rank: int = 0
-    watchers: list[Callable[[StepRecord], None]] = field(default_factory=list)
+    notes: ProgramNotes | None = None
+    watchers: list[Callable[[StepRecord], Mapping[str, float] | None]] = field(default_factory=list)
+    evaluation_watchers: list[Callable[[EvaluationRecord], None]] = field(default_factory=list)
     on_sampled: Callable[[int, int], None] = lambda done, total: None
+    tells_alarms: bool = False
+    evidence: Sequence[RolloutRecord] = ()
     _rollouts: RolloutWriter = field(default_factory=RolloutWriter)
+    _signals: list[GroupSums] = field(default_factory=list)  # the writer's thread adds; read once it is settled
 
     def sampled(self, done: int, total: int) -> None:
         """See Recorder."""
@@ -114,7 +139,27 @@ class RunRecorder:
 
     def generation(self, number: int, records: Sequence[RolloutRecord]) -> None:
         """See Recorder."""
-        self._rollouts.write(self.run.generation_rollouts(number, self.rank), records)
+        self._rollouts.write(self.run.generation_rollouts(number, self.rank), records, self._look_at)
+
+    def expect(self, programs: Sequence[tuple[str, str]]) -> None:
+        """See Recorder."""
+        if (notes := self.notes) is not None:
+            self._rollouts.beside(lambda: notes.expect(programs))
+
+    def _look_at(self, records: Sequence[RolloutRecord]) -> Sequence[RolloutRecord]:
+        """A generation with its notes, and what it shows. In the writer's thread."""
+        records = self._with_notes(records)
+        self._signals += sums_of(records)
+        self.evidence = choose(records)
+        return records
+
+    def _with_notes(self, records: Sequence[RolloutRecord]) -> Sequence[RolloutRecord]:
+        return records if self.notes is None else self.notes.complete(records)
+
+    def take_signals(self) -> Sequence[GroupSums]:
+        """See Recorder."""
+        taken, self._signals = self._signals, []
+        return taken
 
     def settle(self) -> None:
         """See Recorder."""
@@ -127,17 +172,22 @@ class RunRecorder:
     def evaluation(self, record: EvaluationRecord, records: Sequence[RolloutRecord]) -> None:
         """See Recorder."""
         if records:
-            self._rollouts.write(self.run.evaluation_rollouts(record.number, record.step, self.rank), records)
+            path = self.run.evaluation_rollouts(record.number, record.step, self.rank)
+            self._rollouts.write(path, records, self._with_notes)
         self.settle()
         if self.rank == 0:
             append_json_line(self.run.evaluations, record.to_json())
+            for watch in self.evaluation_watchers:
+                watch(record)
 
-    def step(self, record: StepRecord) -> None:
+    def step(self, record: StepRecord) -> Mapping[str, float]:
         """See Recorder."""
         self.settle()
         append_json_line(self.run.metrics, record.to_json())
+        found: dict[str, float] = {}
         for watch in self.watchers:
-            watch(record)
+            found |= watch(record) or {}
+        return found
 
     def close(self) -> None:
         """Write what was given; nothing may be given any more."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 Metrics = Mapping[str, Sequence[float]]  # TRL's: every value since its loggers took them last
+# NaN in these says that there was nothing to measure; in others, of what the update computes, that it isn't finite
+_NOTHING = ("reward", "pass_rate", "rollout/", "sampling/", "tasks/", "numerics/", "completions/", "clip_ratio/")
 Seen = Mapping[str, tuple[Sequence[float], int]]  # by name: TRL's list, and how long it was
 
 
@@ -43,13 +45,15 @@ def seen(metrics: Metrics) -> Seen:
 
 
 def gained(metrics: Metrics, before: Seen) -> dict[str, float | None]:
-    """The mean of what each metric gained since `before`, None where that is not a number. What gained nothing, such as
-    the reward in a step that sampled nothing, is left out."""
+    """The mean of what each metric gained since `before`, without NaN: None where there was nothing to measure, NaN
+    where what was computed isn't finite. What gained nothing, such as the reward in a step that sampled nothing, is
+    left out."""
     found: dict[str, float | None] = {}
     for name, values in metrics.items():
         known, length = before.get(name, (values, 0))
         new = values[length:] if known is values else values  # TRL replaces the list of a running total
         valid = [value for value in new if not math.isnan(value)]
         if new:
-            found[name] = sum(valid) / len(valid) if valid else None
+            nothing = None if name.startswith(_NOTHING) else math.nan
+            found[name] = sum(valid) / len(valid) if valid else nothing
     return found

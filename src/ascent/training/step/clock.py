@@ -17,8 +17,11 @@ class StepClock:
     """Counts seconds of the phases of one step. `synchronize` waits for the device, so that a phase ends when its work
     does."""
 
-    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
-        self._synchronize = synchronize
+    def __init__(
+        self, synchronize: Callable[[], None] = lambda: None, left: Callable[[Phase], None] = lambda phase: None
+    ) -> None:
+        """`left` is told the phase that has ended, or that another one interrupts."""
+        self._synchronize, self._left = synchronize, left
         self._stack: list[Phase] = ["other"]
         self._failed_in: Phase | None = None
         self._seconds: dict[Phase, float] = defaultdict(float)
@@ -79,6 +82,7 @@ class StepClock:
 
     def _switch(self) -> None:
         self._synchronize()
+        self._left(self._stack[-1])
         now = time.perf_counter()
         self._seconds[self._stack[-1]] += now - self._since
         self._since = now

@@ -11,7 +11,8 @@ An example with two groups of two, the second of which a restarted server must s
     completions()                                all four, by their places in the local batch: 0, 1, 2, 3
 
 With `further` (dynamic sampling) groups are added while it runs: it is told of every completion, and asked after each
-look at the engine which groups are wanted now. The flight is complete when it says that it is done.
+look at the engine which groups are wanted now. The flight is complete when it says that it is done. When it says that
+the flight is closed, what is unfinished is broken off, and handed to it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
-from ascent.rollout.engine import RolloutEngine
+from ascent.rollout.engine import AbortingEngine, RolloutEngine
 from ascent.training.step.agreement import ENDING, WEIGHTS
 from ascent.training.step.groups import LocalGroup
+from ascent.training.step.parts import joined, requests_of
 from ascent.types import Completion
 
 
@@ -36,8 +38,17 @@ class Further(Protocol):
         """Whether no further group will be wanted."""
         ...
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing that is still being sampled is awaited. Stays true."""
+        ...
+
     def arrived(self, group: LocalGroup, completion: Completion, text: str) -> None:
         """A completion has come back; `text` is what it says."""
+        ...
+
+    def broken_off(self, group: LocalGroup, part: Completion) -> None:
+        """So much of a completion was there when the flight was closed."""
         ...
 
     def wanted(self, *, wait: bool) -> Sequence[LocalGroup]:
@@ -83,7 +94,8 @@ class Flight:
         self.needs_weights = False  # how the last `run` ended
         self._engine, self._arrived, self._is_called, self._steps_of = engine, arrived, is_called, steps_of
         self._of_id: dict[str, LocalGroup] = {}
-        self._total = 0
+        self._parts: dict[str, Completion] = {}  # of completions that go on, by their request
+        self._total = self._broken_off = 0
         self._completions: dict[int, Completion] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -94,8 +106,9 @@ class Flight:
 
     @property
     def complete(self) -> bool:
-        """Whether every completion has come back."""
-        return len(self._completions) == self._total and (self.further is None or self.further.done)
+        """Whether every completion has come back, or was broken off."""
+        came = len(self._completions) + self._broken_off
+        return came == self._total and (self.further is None or self.further.done)
 
     def run(self) -> None:
         """Take completions until all have come back, until the engine needs weights before it can go on, or until
@@ -113,9 +126,11 @@ class Flight:
             if self.needs_weights or call == ENDING:
                 return
             for completion in self._engine.poll():
-                self._arrive(replace(completion, weight_version=self._steps_of(completion.weight_version)))
+                self._arrive(self._whole(completion))
             if self.further is not None:
                 self._add(self.further.wanted(wait=self._engine.unfinished() == 0))
+                if self.further.closed and self._engine.unfinished():
+                    self._break_off(self.further)
 
     def start(self) -> None:
         """`run` beside this thread."""
@@ -130,8 +145,8 @@ class Flight:
             self._thread = None
 
     def completions(self) -> list[Completion]:
-        """All of them, in the order of their places."""
-        return [self._completions[place] for place in range(self._total)]
+        """All that have come back, in the order of their places."""
+        return [self._completions[place] for place in sorted(self._completions)]
 
     def arrived(self) -> list[tuple[LocalGroup, Completion]]:
         """What has come back so far, each with its group."""
@@ -141,12 +156,30 @@ class Flight:
         """Ask for groups; those that a checkpoint kept come back at once."""
         self.groups += groups
         self._of_id |= {group.request.group_id: group for group in groups}
-        self._total += sum(group.request.n for group in groups)
+        self._total += sum(group.coming for group in groups)
         kept = [self._kept.pop(group.request.group_id, None) for group in groups]
-        if new := [group.request for group, known in zip(groups, kept, strict=True) if known is None]:
-            self._engine.submit(new)
+        new = [group for group, known in zip(groups, kept, strict=True) if known is None]
+        asked = [each for group in new for each in requests_of(group)]
+        self._parts |= {request.group_id: part for request, part in asked if part is not None}
+        if asked:
+            self._engine.submit([request for request, _ in asked])
         for completion in itertools.chain.from_iterable(known or () for known in kept):
             self._arrive(completion)
+
+    def _whole(self, completion: Completion) -> Completion:
+        """What an engine gave, with what was sampled of it before."""
+        completion = replace(completion, weight_version=self._steps_of(completion.weight_version))
+        part = self._parts.pop(completion.group_id, None)
+        return completion if part is None else joined(part, completion)
+
+    def _break_off(self, further: Further) -> None:
+        for completion in cast(AbortingEngine, self._engine).abort():
+            whole = self._whole(completion)
+            if whole.finish_reason == "abort":
+                self._broken_off += 1
+                further.broken_off(self._of_id[whole.group_id], whole)
+            else:
+                self._arrive(whole)
 
     def _arrive(self, completion: Completion) -> None:
         group = self._of_id[completion.group_id]

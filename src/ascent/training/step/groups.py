@@ -16,18 +16,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ascent.types import RolloutRequest, Sampling
+from ascent.types import Completion, RolloutRequest, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A group's completions that `ended` in an earlier generation, and what was sampled of the others until it was
+    closed: `parts`, with finish_reason "abort". Together they are all of the group, each in the order of its index."""
+
+    ended: tuple[Completion, ...]
+    parts: tuple[Completion, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalGroup:
     """A request and where its completions belong: `first` is the place of completion 0 in the local batch, `offset`
-    its place in the whole group, which may be spread over ranks. `row` is the dataset's row of the prompt."""
+    its place in the whole group, which may be spread over ranks. `row` is the dataset's row of the prompt. Of a group
+    that was `begun` before, only what is missing is sampled (`step/parts.py`)."""
 
     request: RolloutRequest
     first: int
     offset: int
     row: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    begun: Begun | None = field(default=None, compare=False)
+
+    @property
+    def coming(self) -> int:
+        """How many of its completions are still to be sampled."""
+        return self.request.n if self.begun is None else len(self.begun.parts)
 
 
 def group_requests(

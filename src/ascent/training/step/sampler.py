@@ -176,7 +176,8 @@ class Sampler:
         already_sampled: Sequence[Completion] = (),
     ) -> Flight:
         receive = receive or self._receive
-        arrived, total = 0, sum(group.request.n for group in groups)
+        arrived, total = 0, sum(group.coming for group in groups)
+        before = sum(group.request.n for group in groups) - total  # that ended in earlier generations
 
         def arrive(group: LocalGroup, completion: Completion) -> None:
             nonlocal arrived, total
@@ -184,7 +185,7 @@ class Sampler:
             receive(group.first + completion.index, group.row, text)
             if further is not None:
                 further.arrived(group, completion, text)
-            total = max(total, group.first + group.request.n)  # groups that were added have the last places
+            total = max(total, group.first + group.request.n - before)  # groups that were added have the last places
             self._progress(arrived, total)
 
         called, steps_of = self._agreement.is_called, self._deliveries.__getitem__

@@ -96,6 +96,7 @@ class Dispatcher:
         self._room = self._most  # connections to each server
         self._shortages = 0  # since the last completion
         self._pauses: set[asyncio.Task[None]] = set()
+        self._aborting = False
 
     def start(self) -> None:
         """Begin to look after the servers."""
@@ -108,6 +109,21 @@ class Dispatcher:
         """Queue completions."""
         self._waiting.extend(jobs)
         self._dispatch()
+
+    async def abort(self) -> None:
+        """Break off all completions: when this returns `outcomes` has what there is of each, unless sampling ended."""
+        self._aborting = True
+        self._dispatch()
+        try:
+            while self.failure is None and (flying := [each for member in self.members for each in member.flights]):
+                busy = [member for member in self.members if member.flights]
+                asked = (member.replica.abort(list(member.flights.values())) for member in busy)
+                await asyncio.gather(*asked, return_exceptions=True)  # a server that is gone is noticed elsewhere
+                await asyncio.wait(flying, timeout=HURRY_SECONDS)  # one that came after the call is asked for again
+            while self.failure is None and self._pauses:
+                await asyncio.wait(self._pauses)
+        finally:
+            self._aborting = False
 
     def resume(self, version: int | None) -> None:
         """Sample with the weights of `version` from now on; None: nothing."""
@@ -145,6 +161,8 @@ class Dispatcher:
 
     def _dispatch(self) -> None:
         """Give what waits to servers that have room; completions of one group that wait together stay together."""
+        while self._aborting and self._waiting:
+            self.outcomes.put(self._waiting.popleft().nothing(self.version or 0))
         while self._waiting and self.failure is None:
             able = {member: self._at_once(member) for member in self.members if member.has(self.version)}
             group, most = self._waiting[0].request.group_id, max(able.values(), default=0)
@@ -208,7 +226,7 @@ class Dispatcher:
         """File a completion, or say after how many seconds to try again."""
         if answer.status == 200:
             try:
-                self.outcomes.put(job.completion(answer.content, version))
+                self.outcomes.put(job.completion(answer.content, version, aborted=self._aborting))
                 self._shortages = 0
                 return None
             except BrokenAnswerError as error:

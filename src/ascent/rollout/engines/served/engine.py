@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import http
 import itertools
 import logging
 import queue
@@ -140,6 +141,26 @@ class ServedEngine:
     def unfinished(self) -> int:
         """See RolloutEngine."""
         return self._unfinished
+
+    def cannot_abort(self) -> str | None:
+        """See AbortingEngine. Asks each server, whose vLLM may be of any version."""
+        for replica in self._replicas:
+            try:
+                self._http.run(replica.abort([]))
+            except ServerCallError as error:
+                if error.status == http.HTTPStatus.NOT_FOUND:
+                    return f"vLLM {replica.vllm_version} of {replica.url} has no way to break off a request by its id"
+                _log.info("%s", error)  # a server that is away
+        return None
+
+    def abort(self) -> list[Completion]:
+        """See AbortingEngine."""
+        self._check()
+        self._http.run(self._dispatcher.abort())
+        completions: list[Completion] = []
+        while self._unfinished:
+            completions += self.poll()
+        return completions
 
     def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import time
 from dataclasses import dataclass
 from typing import cast
@@ -14,7 +15,7 @@ import numpy as np
 from ascent.rollout.in_vllm.compat import short_answers
 from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.rollout.vllm_arguments import sampling_arguments
-from ascent.types import Completion, FinishReason, Logps, RolloutRequest
+from ascent.types import Completion, FinishReason, Logps, RolloutRequest, TokenIds
 
 # vLLM's RequestOutputKind.FINAL_ONLY: nothing is made of a completion before its end. Newer servers do so by
 # themselves, 0.23 would put all tokens so far together at each step.
@@ -53,6 +54,7 @@ class Job:
     index: int
     submitted_at: float
     failures: int = 0  # answers of servers that tried and failed
+    request_id: str = ""  # of the last attempt
 
     @property
     def tokens(self) -> int:
@@ -64,25 +66,36 @@ class Job:
         seed = None if self.request.seed is None else self.request.seed + self.index
         parameters = {**sampling_arguments(self.request.sampling, seed), "output_kind": _FINAL_ONLY}
         settings = msgspec.Raw(json.dumps(parameters).encode())  # msgspec would write a set as a list
-        return msgspec.json.encode({"token_ids": self.request.prompt_ids, "sampling_params": settings, "stream": False})
+        self.request_id = secrets.token_hex(8)
+        asked = {"request_id": self.request_id, "token_ids": self.request.prompt_ids, "sampling_params": settings}
+        return msgspec.json.encode({**asked, "stream": False})
 
-    def completion(self, content: bytes, version: int) -> Completion:
-        """The completion from the answer's JSON. Raises BrokenAnswerError when it holds none."""
+    def completion(self, content: bytes, version: int, *, aborted: bool = False) -> Completion:
+        """The completion from the answer's JSON, or with `aborted` perhaps the first part of one. Raises
+        BrokenAnswerError when it holds none."""
         try:
             choice = _answers.decode(content).choices[0]
         except (msgspec.DecodeError, IndexError) as error:
             text = content[:300].decode("utf-8", "replace")
             raise BrokenAnswerError(f"not a completion ({error}): {text}") from error
         token_ids, logps, finish_reason = as_token_ids(choice.token_ids), _logps(choice), choice.finish_reason
-        if len(logps) != len(token_ids) or finish_reason in (None, "abort", "error"):
+        unexpected = (None, "error") if aborted else (None, "abort", "error")
+        if len(logps) != len(token_ids) or finish_reason in unexpected:
             raise BrokenAnswerError(f"{len(token_ids)} tokens, {len(logps)} log-probabilities, {finish_reason!r}")
+        return self._completion(token_ids, logps, cast(FinishReason, finish_reason), version)
+
+    def nothing(self, version: int) -> Completion:
+        """What there is of a completion that no server has, when it is broken off."""
+        return self._completion(as_token_ids(()), as_logps(()), "abort", version)
+
+    def _completion(self, token_ids: TokenIds, logps: Logps, finish_reason: FinishReason, version: int) -> Completion:
         return Completion(
             group_id=self.request.group_id,
             index=self.index,
             prompt_ids=self.request.prompt_ids,
             token_ids=token_ids,
             logps=logps,
-            finish_reason=cast(FinishReason, finish_reason),
+            finish_reason=finish_reason,
             weight_version=version,
             submitted_at=self.submitted_at,
             finished_at=time.monotonic(),

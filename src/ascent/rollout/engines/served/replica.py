@@ -7,17 +7,20 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from ascent.errors import InputError
 from ascent.rollout.engines.served.http_thread import Answer, HttpThread
+from ascent.rollout.engines.served.jobs import Job
 from ascent.rollout.in_vllm.compat import short_answers
 from ascent.rollout.in_vllm.guard import CANARY_HEADER, GENERATE, HOLD_HEADER, SCHEMA, STATUS_KIND, VERSION_HEADER
 from ascent.rollout.weights.control import ServerCallError
 
+_ABORT = "/abort_requests"  # vLLM's
+_OF_GENERATE = "generate-tokens-"  # what its `GENERATE` puts before the ids of requests
 STATUS_SECONDS = 4.0  # a server that serves answers its guard's own routes at once
 
 
@@ -114,6 +117,13 @@ class Replica:
         headers = {**self._headers, VERSION_HEADER: str(version), short_answers.HEADER: "1"}
         url = self._url + GENERATE
         return await self._http.request("POST", url, headers=headers, body=body, timeout=None, as_bytes=True)
+
+    async def abort(self, jobs: Sequence[Job]) -> None:
+        """Have the server break off what it is sampling for some jobs: it answers with what there is. ServerCallError
+        has the status 404 where its vLLM has no such route."""
+        ids = [_OF_GENERATE + job.request_id for job in jobs]
+        # vLLM takes an empty list for all that it samples
+        await self.call("POST", _ABORT, {"request_ids": ids or [_OF_GENERATE]}, STATUS_SECONDS)
 
     async def metrics(self) -> str:
         """vLLM's Prometheus metrics as text."""

@@ -1,4 +1,4 @@
-"""Dynamic sampling for a trainer: its settings checked, and its parts put together."""
+"""Dynamic sampling and over-sampling for a trainer: its parts put together, and what they can't be had with."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ import torch
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EnginePlace
-from ascent.training.arguments import own_setting
 from ascent.training.batches.drawing.answers import answers_for
 from ascent.training.batches.drawing.prompts import PromptOrder
-from ascent.training.batches.drawing.refill import Refill, RefillSettings
+from ascent.training.batches.drawing.refill import Refill
 from ascent.training.batches.drawing.reward_calls import RewardCalls
 from ascent.training.batches.drawing.round import Judging
 from ascent.training.batches.drawing.scored_group import Signal
+from ascent.training.batches.drawing.settings import check_parts_can_be_sampled, drawing_asked_for, refill_settings
 from ascent.training.sampling_settings import completion_seed
 from ascent.training.step.groups import LocalGroup, whole_groups
 from ascent.training.step.sampler import print_on_stderr
-
-_FIELDS = {"max_surplus_age": 0, "curriculum": False}  # which mean nothing without max_resample_factor
 
 
 def refill_for(trainer: Any) -> Refill | None:
     """What fills the generations of a trainer whose sampler is set up; None where its settings don't ask for it. Raises
     InputError for those that can't be had."""
     args = trainer.args
-    if not wants_refill(args):
+    asked = drawing_asked_for(args)
+    if not asked:
         return None
-    settings = _settings(trainer)
-    rows = _rows(trainer)
-    _check_parts(trainer, settings)
+    settings = refill_settings(trainer)
+    rows = _rows(trainer, asked[0])
+    _check_parts(trainer, asked[0])
+    if settings.closing is not None:
+        check_parts_can_be_sampled(trainer)
     ranks = trainer.agreement.ranks
     shuffle = bool(trainer.shuffle_dataset)
     calls = RewardCalls(trainer)
@@ -56,89 +57,37 @@ def refill_for(trainer: Any) -> Refill | None:
         ranks,
         calls.lock,
         print_on_stderr if ranks.rank == 0 else lambda text: None,
+        trainer.tell_alarm,
     )
 
 
-def wants_refill(args: Any) -> bool:
-    """Whether a GRPOConfig, or TRL's, asks for it. Raises InputError for settings that contradict themselves."""
-    factor = own_setting(args, "max_resample_factor")
-    if not factor >= 1:
-        raise InputError(
-            f"max_resample_factor={factor}: should be at least 1: how many times the samples of a generation may be "
-            "drawn for it",
-            "1 draws nothing again; DAPO's runs need 2 to 3.",
-        )
-    if factor > 1:
-        return True
-    for name, usual in _FIELDS.items():
-        if (value := own_setting(args, name)) != usual:
-            raise InputError(
-                f"{name}={value!r} has no meaning without dynamic sampling",
-                "Set max_resample_factor above 1, or leave it out.",
-            )
-    return False
-
-
-def _settings(trainer: Any) -> RefillSettings:
-    args, each = trainer.args, trainer.num_generations
-    rows = args.per_device_train_batch_size * (args.steps_per_generation or 1)
-    if rows % each:
-        raise InputError(
-            f"max_resample_factor={args.max_resample_factor}: a process samples {rows} completions of a generation "
-            f"(per_device_train_batch_size x steps_per_generation), which are not whole groups of {each}, and a group "
-            "that is spread over processes can't be replaced by one of them",
-            f"Make it a multiple of num_generations={each}.",
-        )
-    needed = rows // each
-    most = int(args.max_resample_factor * needed)
-    if most == needed:
-        raise InputError(
-            f"max_resample_factor={args.max_resample_factor}: no group could be replaced, for a process samples "
-            f"{needed} of a generation, and {args.max_resample_factor} times that is less than one more",
-            f"Set it to {(needed + 1) / needed:.2f} or more, or sample more groups at once (steps_per_generation).",
-        )
-    if args.max_surplus_age < 0:
-        raise InputError(f"max_surplus_age={args.max_surplus_age}: should be 0 or more (optimizer steps)")
-    if args.max_surplus_age and not (trainer.use_vllm and trainer.vllm_importance_sampling_correction):
-        raise InputError(
-            f"max_surplus_age={args.max_surplus_age}: groups of older weights need the correction by the sampler's own "
-            "log-probabilities, which this training doesn't have",
-            "Sample with vLLM and vllm_importance_sampling_correction=True, or leave max_surplus_age at 0.",
-        )
-    return RefillSettings(needed, most, args.max_surplus_age, args.curriculum, args.seed)
-
-
-def _rows(trainer: Any) -> Any:
+def _rows(trainer: Any, asked: str) -> Any:
     rows = trainer.train_dataset
     if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")) or len(rows) == 0:
         raise InputError(
-            f"max_resample_factor={trainer.args.max_resample_factor}: prompts are drawn by their number, which the "
-            f"dataset ({type(rows).__name__}) doesn't allow",
+            f"{asked}: prompts are drawn by their number, which the dataset ({type(rows).__name__}) doesn't allow",
             "Give a dataset with a length (datasets.Dataset) that has rows.",
         )
     if hasattr(rows, "column_names"):
         rows = trainer._remove_unused_columns(rows, description="Training")
     if pictures := {"image", "images"} & set(rows[0]):
-        raise InputError(
-            f"max_resample_factor: the dataset has {', '.join(pictures)}, which Ascent's engine can't take"
-        )
+        raise InputError(f"{asked}: the dataset has {', '.join(pictures)}, which Ascent's engine can't take")
     return rows
 
 
-def _check_parts(trainer: Any, settings: RefillSettings) -> None:
+def _check_parts(trainer: Any, asked: str) -> None:
     several = trainer.accelerator.num_processes > 1
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     models = [name for name, function in _functions(trainer) if isinstance(function, torch.nn.Module)]
     if several and sharded and trainer.engine.place is EnginePlace.TRAINERS_MODEL:
         raise InputError(
-            "max_resample_factor: with a model that is cut over several processes all of them sample at once, but each "
+            f"{asked}: with a model that is cut over several processes all of them sample at once, but each "
             "draws as many groups as it needs",
             "Sample with vLLM.",
         )
     if several and trainer.is_deepspeed_enabled and models:
         raise InputError(
-            f"max_resample_factor: {', '.join(models)} would be called by each process alone, which DeepSpeed doesn't "
-            "allow",
+            f"{asked}: {', '.join(models)} would be called by each process alone, which DeepSpeed doesn't allow",
             "Train without DeepSpeed, or with reward functions that are no models.",
         )
 

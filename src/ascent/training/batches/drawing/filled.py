@@ -19,7 +19,8 @@ from ascent.types import Completion, Score
 class Counts:
     """Of this rank's part of a generation, in groups: `drawn` were sampled for it, `dropped` are not trained on,
     `without_signal` are trained on to fill it up, `surplus` are left for the next. `passes` says how often the dataset
-    has been drawn; `always_solved` and `never_solved` count the tasks that were so lately, on all ranks."""
+    has been drawn; `always_solved` and `never_solved` count the tasks that were so lately, on all ranks. `stragglers`
+    were broken off (None: none could be), with `carried_tokens`."""
 
     needed: int
     drawn: int
@@ -29,7 +30,9 @@ class Counts:
     passes: float
     always_solved: int
     never_solved: int
-    observations: tuple[Observation, ...]  # of all groups that were drawn
+    observations: tuple[Observation, ...]  # of all groups that were scored
+    stragglers: int | None = None
+    carried_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,16 +57,23 @@ def rewards(
     trainer: Any, batch: BatchRecord | None, completions: Sequence[Any], call: Callable[[], torch.Tensor]
 ) -> torch.Tensor:
     """The rewards of all ranks' completions, (B, F), as TRL's `_calculate_rewards` gives them (`call`). Those that
-    dynamic sampling took are handed out, and what the functions logged goes to the trainer. Collective.
+    dynamic sampling took are handed out, and what the functions logged goes to the trainer. Those that aren't finite
+    are NaN: not scored. Collective.
 
     `completions` are what TRL made of this rank's tokens: raises RuntimeError where they are not what was scored.
     """
+    sources = trainer._numerics.sources
     if batch is None or batch.filled is None:
-        if trainer._refill is None:
-            return call()
-        with trainer._refill.rewards_lock:  # groups may be scored beside an evaluation
-            return call()
-    filled = batch.filled
+        # groups may be scored beside an evaluation
+        alone = contextlib.nullcontext() if trainer._refill is None else trainer._refill.rewards_lock
+        with alone, sources.listening(trainer):
+            given_BF = call()
+        first = trainer.accelerator.process_index * len(completions)
+        given_BF = sources.of_models(given_BF, trainer.reward_funcs, slice(first, first + len(completions)))
+        if batch is not None:
+            batch.spoiled_rewards = sources.take()
+        return given_BF
+    filled, batch.spoiled_rewards = batch.filled, sources.take()
     if list(completions) != filled.answers():
         raise RuntimeError("what was scored for dynamic sampling is not what TRL makes of the same tokens")
     for column, values in filled.columns().items():

@@ -82,6 +82,7 @@ class RewardCalls:
         """What one function gives to all completions, float32."""
         if isinstance(function, torch.nn.Module):
             return torch.cat([self._model(function, tokenizer, each) for each in asked.questions])
+        function = self._trainer._numerics.sources.checked(function)
         if is_async_callable(function):
             given = self._at_once([function(**asked.arguments([each])) for each in asked.questions])
         else:
@@ -105,7 +106,8 @@ class RewardCalls:
         ).to(self._trainer.accelerator.device)
         with torch.inference_mode():
             logits_GK: torch.Tensor = model(**inputs).logits
-        return logits_GK[:, 0].float().cpu().clone()
+        given = self._trainer._numerics.sources.finite(logits_GK[:, 0].float().tolist())
+        return torch.tensor([torch.nan if reward is None else reward for reward in given])
 
 
 class _Arguments:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ascent.errors import InputError
-from ascent.training.batches.passes.cost import CostModel
+from ascent.memory.cost import CostModel
 from ascent.training.batches.passes.equal_rows import PromptGroup
 from ascent.training.batches.passes.layout import Layout, Limits, cached, plain, shared_rows
 from ascent.training.batches.passes.support import Support

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ascent.training.batches.passes.cost import CostModel
+from ascent.memory.cost import CostModel
+from ascent.memory.widths import exact
 from ascent.training.batches.passes.cutting import Cut, cut_into_passes
 from ascent.training.batches.passes.equal_rows import PromptGroup
 
@@ -37,21 +38,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowPass:
-    """One pass of the model over rows padded to `width`; `masked` when a row holds more than one completion."""
+    """One pass of the model over rows padded to `width`; `masked` when a row holds more than one completion. With empty
+    rows there are `height`."""
 
     rows: tuple[Row, ...]
     width: int
     masked: bool
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
     """One pass over completions of which the prompts' keys and values are known: `prompts` are places in
-    `CachedPass.prompts`."""
+    `CachedPass.prompts`. With empty rows there are `height`."""
 
     members: tuple[int, ...]
     prompts: tuple[int, ...]
     width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,12 @@ class CachedPass:
     """Prompts computed once (of each, one member that has it), then their completions.
 
     `firsts` are all members: the prompt's last token predicts each one's first. Those of a single token need no more.
+    With empty rows there are `height` prompts.
     """
 
     prompts: tuple[int, ...]
     prompt_width: int
+    height: int
     firsts: tuple[tuple[int, ...], ...]
     continuations: tuple[Continuations, ...]
 
@@ -80,14 +86,15 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a layout may use. `one_pass`: a single pass of the model (its layers' weights are gathered from other ranks,
-    and all ranks must do that equally often). `window`: a sequence longer than that has a row of its own. `tokens`: of
-    one pass, where more than one row is in it."""
+    """What a layout may use. `widths` and `rows` round up widths and numbers of rows. `one_pass`: a single pass of the
+    model (its layers' weights are gathered from other ranks, and all ranks must do that equally often). `window`: a
+    sequence longer than that has a row of its own. `tokens`: of one pass, where more than one row is in it."""
 
     widths: Widths
     one_pass: bool = False
     window: int | None = None
     tokens: int | None = None
+    rows: Widths = exact
 
 
 def plain(groups: Sequence[PromptGroup], cost: CostModel, limits: Limits) -> Layout:
@@ -112,6 +119,7 @@ def cached(groups: Sequence[PromptGroup], cost: CostModel, limits: Limits) -> La
         cost.causal,
         cost.start,
         limits.tokens,
+        limits.rows,
     )
     passes, total, tokens = [], 0.0, 0
     for cut in cuts:
@@ -121,15 +129,16 @@ def cached(groups: Sequence[PromptGroup], cost: CostModel, limits: Limits) -> La
             CachedPass(
                 prompts=tuple(group.members[0] for group in block),
                 prompt_width=cut.width,
+                height=cut.height,
                 firsts=tuple(group.members for group in block),
                 continuations=continuations,
             )
         )
-        total += cost.start + cost.causal(len(block), cut.width)
-        tokens += len(block) * cut.width
+        total += cost.start + cost.causal(cut.height, cut.width)
+        tokens += cut.height * cut.width
         for part in continuations:
-            total += cost.start + cost.masked(len(part.members), part.width, cut.width)
-            tokens += len(part.members) * part.width
+            total += cost.start + cost.masked(part.height, part.width, cut.width)
+            tokens += part.height * part.width
     return Layout("cache", tuple(passes), total, tokens)
 
 
@@ -147,13 +156,13 @@ def _row_layout(way: Way, rows: Sequence[Row], cost: CostModel, limits: Limits) 
         chosen = sorted(chosen, key=lambda row: -row.width)
         widths = [limits.widths(row.width) for row in chosen]
         if limits.one_pass:
-            cuts = [Cut(range(len(chosen)), widths[0])]
+            cuts = [Cut(range(len(chosen)), widths[0], limits.rows(len(chosen)))]
         else:
-            cuts = cut_into_passes(widths, None, price, cost.start, limits.tokens)
+            cuts = cut_into_passes(widths, None, price, cost.start, limits.tokens, limits.rows)
         for cut in cuts:
-            passes.append(RowPass(tuple(chosen[place] for place in cut.places), cut.width, masked))
-            total += cost.start + price(len(cut.places), cut.width)
-            tokens += len(cut.places) * cut.width
+            passes.append(RowPass(tuple(chosen[place] for place in cut.places), cut.width, masked, cut.height))
+            total += cost.start + price(cut.height, cut.width)
+            tokens += cut.height * cut.width
     return Layout(way, tuple(passes), total, tokens)
 
 
@@ -220,12 +229,14 @@ def _continuations(
         lambda rows, width: cost.masked(rows, width, prompt_width),
         cost.start,
         limits.tokens,
+        limits.rows,
     )
     return tuple(
         Continuations(
             tuple(members[place][2] for place in cut.places),
             tuple(members[place][1] for place in cut.places),
             cut.width,
+            cut.height,
         )
         for cut in cuts
     )

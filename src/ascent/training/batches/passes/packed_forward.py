@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from ascent.errors import InputError
+from ascent.memory.cost import CostModel, cost_model
+from ascent.memory.widths import bucket, exact, few_rows
 from ascent.models.backbone import transformers_model
-from ascent.training.batches.passes.buckets import bucket, exact
 from ascent.training.batches.passes.by_layout import Target, logps_by_layout
 from ascent.training.batches.passes.choosing import SETTINGS, Choice, SharedPrompt, check_wanted, choose
-from ascent.training.batches.passes.cost import CostModel, cost_model
 from ascent.training.batches.passes.equal_rows import Distinct, all_rows, distinct_rows, prompt_groups
 from ascent.training.batches.passes.layout import Limits
 from ascent.training.batches.passes.self_check import SelfCheck
@@ -47,7 +47,8 @@ class PackedForward:
 
     `unwrap` takes DDP's and FSDP's wrappers off a model and leaves PEFT's on; `autocast` is what TRL runs the model in
     (`accelerator.autocast`); `tell` is given each note once. Without `equal_rows` equal rows are computed again each
-    time. `bucketed`: widths are rounded up to few buckets (default: on accelerators).
+    time. `bucketed`: widths are rounded up to few buckets (default: on accelerators), and `few_row_counts`: numbers of
+    rows (default: on NPU, where kernels are built for each shape).
 
     Raises InputError for a setting that doesn't exist.
     """
@@ -62,12 +63,13 @@ class PackedForward:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         tell: Callable[[str], None] = lambda note: None,
         bucketed: bool | None = None,
+        few_row_counts: bool | None = None,
     ) -> None:
         if shared_prompt not in SETTINGS:
             raise InputError(f"shared_prompt={shared_prompt!r}: expected one of {', '.join(SETTINGS)}")
         self._trl_pass, self._setting, self._equal_rows = trl_pass, shared_prompt, equal_rows
         self._unwrap, self._autocast, self._tell = unwrap, autocast, tell
-        self._bucketed = bucketed
+        self._bucketed, self._few_row_counts = bucketed, few_row_counts
         self._check = SelfCheck(trl_pass)
         self._told: set[str] = set()
         self._works: deque[Work] = deque(maxlen=_REMEMBERED)
@@ -158,7 +160,9 @@ class PackedForward:
 
     def _limits(self, call: Call, support: Support, target: Target, *, one_pass: bool) -> Limits:
         most = None if call.batch_size is None else call.batch_size * call.input_ids_BT.shape[1]
-        return Limits(target.widths, one_pass, support.window, most)
+        few = target.device.type == "npu" if self._few_row_counts is None else self._few_row_counts
+        # a single pass can't be cut where rows would be added: it would take memory that nobody has planned for
+        return Limits(target.widths, one_pass, support.window, most, few_rows if few and not one_pass else exact)
 
     def _cost(self, target: Target) -> CostModel:
         return cost_model(target.base.config, accelerator=target.device.type != "cpu")

@@ -70,8 +70,8 @@ class Packer:
         self._completions = [sequences.completions[row] for row in distinct.rows_U]
 
     def rows(self, chosen: RowPass) -> PackedPass:
-        """Rows of a prompt and its completions."""
-        shape = (len(chosen.rows), chosen.width)
+        """Rows of a prompt and its completions, and empty ones: padding alone, of which nothing is asked."""
+        shape = (chosen.height, chosen.width)
         ids_NW, positions_NW, segments_NW = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, PAD)
         scores = []
         for number, row in enumerate(chosen.rows):
@@ -90,8 +90,9 @@ class Packer:
 
     def cached(self, chosen: CachedPass) -> PackedCache:
         """Prompts, and what goes on from their keys and values."""
-        ids_nP = np.zeros((len(chosen.prompts), chosen.prompt_width), np.int64)
-        lengths_n = np.asarray([len(self._prompts[member]) for member in chosen.prompts], np.int64)
+        ids_nP = np.zeros((chosen.height, chosen.prompt_width), np.int64)
+        lengths_n = np.ones(chosen.height, np.int64)
+        lengths_n[: len(chosen.prompts)] = [len(self._prompts[member]) for member in chosen.prompts]
         scores = []
         for number, (first, members) in enumerate(zip(chosen.prompts, chosen.firsts, strict=True)):
             ids_nP[number, : lengths_n[number]] = self._prompts[first]
@@ -105,7 +106,7 @@ class Packer:
         return self._pass(np.zeros((1, 1), np.int64), None, None, [])
 
     def _continuations(self, part: Continuations) -> PackedContinuations:
-        shape = (len(part.members), part.width)
+        shape = (part.height, part.width)
         ids_NW, positions_NW, segments_NW = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, PAD)
         scores = []
         for number, member in enumerate(part.members):
@@ -114,7 +115,9 @@ class Packer:
             segments_NW[number, :end] = 1
             scores.append(self._score(member, [], number * part.width))
         inputs = self._pass(ids_NW, positions_NW, segments_NW, scores)
-        return PackedContinuations(inputs, self._put(np.asarray(part.prompts, np.int64)))
+        prompts_N = np.zeros(part.height, np.int64)  # an empty row sees the first prompt
+        prompts_N[: len(part.prompts)] = part.prompts
+        return PackedContinuations(inputs, self._put(prompts_N))
 
     def _pass(
         self, ids_NW: Integers, positions_NW: Integers | None, segments_NW: Integers | None, scores: Sequence[Scored]

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ascent.memory.cost import CostModel
 from ascent.training.batches.passes.by_layout import Target, logps_by_layout
-from ascent.training.batches.passes.cost import CostModel
 from ascent.training.batches.passes.equal_rows import distinct_rows, prompt_groups
 from ascent.training.batches.passes.layout import Limits, Way, cached, plain, shared_rows
 from ascent.training.batches.passes.sequences import read_sequences, to_host

@@ -1,4 +1,4 @@
-"""With dynamic sampling: how many groups were drawn and what became of them."""
+"""With dynamic sampling, or over-sampling: how many groups were drawn and what became of them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def _reward(counts: Counts) -> tuple[float, float]:
     return sum(totals), float(len(totals))
 
 
+def _left(name: str, measure: Callable[[Counts], float]) -> Metric:
+    def of_batch(batch: BatchRecord) -> tuple[float, float] | None:
+        counts = None if batch.filled is None else batch.filled.counts
+        return None if counts is None or counts.stragglers is None else (measure(counts), 1.0)
+
+    return Metric(name, of_batch, total=True, of_evaluations=False)
+
+
 DRAWN_GROUPS = (
     _metric("sampling/groups_drawn", lambda counts: (counts.drawn, 1.0), total=True),
     _metric("sampling/groups_dropped", lambda counts: (counts.dropped, 1.0), total=True),
@@ -31,4 +39,6 @@ DRAWN_GROUPS = (
     _metric("sampling/reward_drawn", _reward),
     _metric("tasks/always_solved", lambda counts: (counts.always_solved, 1.0)),
     _metric("tasks/never_solved", lambda counts: (counts.never_solved, 1.0)),
+    _left("sampling/stragglers", lambda counts: counts.stragglers or 0),
+    _left("sampling/carried_tokens", lambda counts: counts.carried_tokens),
 )

@@ -1,0 +1,1 @@
+"""What is looked for: a class for each alarm, all in `table`."""

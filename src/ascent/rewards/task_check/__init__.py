@@ -1,0 +1,1 @@
+"""Checks tasks by running programs: the reference, programs that solve nothing, and ones that are slightly wrong."""

@@ -1,0 +1,1 @@
+"""`ascent evaluate`: how well do these weights solve these tasks?"""

@@ -1,0 +1,34 @@
+"""A step's figures as TRL's loggers, and with them trackers, get them: flat, and none that isn't a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from numbers import Real
+from typing import Any
+
+from ascent.training.records.recorder import StepRecord
+
+# what a step's line has beside TRL's own metrics, which TRL logs itself
+_OURS = ("signals/", "shapes/")
+
+
+def add(metrics: dict[str, list[float]], record: StepRecord, found: Mapping[str, float], *, trackers: bool) -> None:
+    """Add to TRL's metrics what it doesn't know of a step: its times, and for trackers all other figures, with those
+    that watchers `found` in it."""
+    for name, value in asdict(record.times).items():
+        metrics[f"time/{name}"].append(value)
+    for name, value in (flat(record) | dict(found)).items() if trackers else ():
+        metrics[name].append(value)
+
+
+def flat(record: StepRecord) -> dict[str, float]:
+    """What else metrics.jsonl has of the step: `engine/`, `device/`, `signals/` and `shapes/`."""
+    found: dict[str, Any] = {name: value for name, value in record.metrics.items() if name.startswith(_OURS)}
+    parts: dict[str, Mapping[str, Any]] = {"device": record.device}
+    if record.engine is not None:
+        parts["engine"] = asdict(record.engine)
+    for part, figures in parts.items():
+        found |= {f"{part}/{name}": value for name, value in figures.items()}
+    return {name: float(value) for name, value in found.items() if isinstance(value, Real) and math.isfinite(value)}

@@ -1,0 +1,1 @@
+"""`ascent replay`: a bad step once more, on its device and on CPU, and where the two differ."""
