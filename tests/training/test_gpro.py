@@ -355,7 +355,7 @@ def test_the_fields_published_call(
     assert "tokenizer is taken for processing_class" in told
     trainer.train()
     assert trainer.state.global_step == 2
-    leveled = GPROTrainer(str(tiny_policy()), vowels, npu_optim_level="O0", **keywords)
+    leveled: Any = GPROTrainer(str(tiny_policy()), vowels, npu_optim_level="O0", **keywords)
     assert (leveled.args.npu_optim_level, leveled.args.bf16, leveled.args.max_steps) == ("O0", False, 2)
     with pytest.raises(InputError, match="contradicts bf16=false"):
         GPROTrainer(str(tiny_policy()), vowels, npu_optim_level="O1", **keywords)
