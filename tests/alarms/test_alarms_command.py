@@ -96,10 +96,11 @@ def test_an_old_run_is_not_judged_by_what_it_did_not_record(tmp_path: Path, caps
     ("content", "said"),
     [
         (None, "no metrics.jsonl in it"),
-        ("{]\n", "metrics.jsonl is not what a run writes: JSONDecodeError"),
+        ("{]\n", "metrics.jsonl is not what a run writes: line 1 is not JSON"),
         ('{"loss": 1}\n', "a line without the number of its step"),
         ("[1, 2]\n", "is not what a run writes"),
         ('{"step": true}\n', "is not what a run writes"),
+        ('{"step": 1}\n{"step": 2,\n{"step": 3}\n', "line 2 is not JSON"),
     ],
 )
 def test_a_broken_directory_is_said_to_be_so(
@@ -109,6 +110,11 @@ def test_a_broken_directory_is_said_to_be_so(
         (tmp_path / "metrics.jsonl").write_text(content)
     assert main(["alarms", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["alarms", str(tmp_path / "runs" / "a")]) == 2
+    assert "no such folder" in capsys.readouterr().err
 
 
 def test_what_is_cut_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

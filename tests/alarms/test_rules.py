@@ -229,3 +229,17 @@ def test_one_figure_that_is_no_number_leaves_the_others_judged() -> None:
         return {"reward": math.nan if step == 90 else 0.2 if step > 100 else 0.5 + random.Random(step).gauss(0, 0.02)}
 
     assert {alarm.name for alarm in alarms_of(160, change)} == {"not-finite", "reward-falls"}
+
+
+def test_what_is_not_finite_is_named_with_its_cause() -> None:
+    """Sampler and trainer are told apart, and a policy that is sound isn't asked to go back."""
+    (rewards,) = alarms_of(40, after(30, {"numerics/rewards_not_finite": 0.05}))
+    assert rewards.what == "not a finite number: rewards of 5.0% of the completions"
+    assert "divides by" in rewards.mend[0]
+    assert not any("checkpoint" in mend for mend in rewards.mend)
+    both = {"numerics/logps_not_finite": 0.25, "signals/logps_not_finite": COUNT / 2}
+    (logps,) = alarms_of(40, after(30, both))
+    assert "the sampler's log-probabilities of 25%" in logps.what
+    assert "the trainer's log-probabilities of 50%" in logps.what
+    assert any("rollout.dtype" in mend for mend in logps.mend)
+    assert any("checkpoint" in mend for mend in logps.mend)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from ascent.cli import main
 from ascent.errors import InputError
 from ascent.memory import Batch, Engine, Layout, Plan, Settings, Trained, card, cards, plan
 from ascent.memory.advice import advice
+from ascent.memory.asked import asked
 from ascent.memory.cards import GIB
 from ascent.memory.layouts import layouts
 from ascent.memory.phases import ERRORS, TERMS
@@ -281,3 +284,16 @@ def test_report_says_the_same_to_people_and_programs() -> None:
     assert "does not fit: training takes" in text
     assert "what to change first" in text
     assert sum(values["phases"]["training"].values()) == full.phase("training").total
+
+
+def test_a_run_directory_is_planned_as_its_configuration(tmp_path: Path) -> None:
+    text = "model: {path: Qwen/Qwen2.5-0.5B-Instruct}\ntasks: {train: builtin}\ntrainer: {max_completion_length: 300}\n"
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    told = asked(str(tmp_path), device="910B3").to_text()
+    assert told == asked(str(tmp_path / "config.yaml"), device="910B3").to_text()
+    assert "+ 300 tokens" in told
+
+
+def test_a_picture_that_can_not_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "Qwen/Qwen2.5-0.5B-Instruct", "--svg", str(tmp_path / "none" / "p.svg")]) == 2
+    assert "can't be written: No such file" in capsys.readouterr().err

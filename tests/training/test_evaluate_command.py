@@ -66,7 +66,8 @@ def test_it_samples_and_judges_as_the_run_itself_did(
         own, new = rows_of(trained.path, kind), rows_of(out, kind)
         assert len(own) == len(new) > 0
         for one, other in zip(own, new, strict=True):
-            for column in ("task_id", "prompt", "completion_ids", "program", "outcomes", "reward", "weight_version"):
+            shared = ("task_id", "prompt", "completion_ids", "program", "outcomes", "reward", "weight_version")
+            for column in (*shared, "markers"):
                 assert one[column] == other[column], column
     stored = json.loads(trained.evaluation.read_text())["after"]["results"]
     line = read_json_lines(out / "evaluations.jsonl")[0]
@@ -263,6 +264,8 @@ def test_what_cant_be_asked_is_refused(
     assert "the task has no test" in refusal(capsys, model, "--tasks", untested)
     assert "expected above 0" in refusal(capsys, model, "--tasks", task_file, "--temperature", 0)
     assert "--samples 0: expected at least 1" in refusal(capsys, model, "--tasks", task_file, "--samples", 0)
+    assert "expected at most 100000" in refusal(capsys, model, "--tasks", task_file, "--samples", 10**9)
+    assert "--k 0: expected at least 1" in refusal(capsys, model, "--tasks", task_file, "--k", 0)
     assert "don't fit into its context of 256" in refusal(capsys, model, "--tasks", task_file, "--max-tokens", 256)
     assert "the same as MODEL" in refusal(capsys, model, "--tasks", task_file, "--against", model)
     taken = tmp_path / "taken"

@@ -136,7 +136,11 @@ def _mismatch(figures: Figures, facts: RunFacts) -> list[str]:
 
 
 def _not_finite(figures: Figures, facts: RunFacts) -> list[str]:
+    causes = [mend for name, mend in _NOT_FINITE.items() if name in figures]
+    if causes and figures.keys() <= _NOT_FINITE.keys():
+        return causes  # the policy itself is sound
     return [
+        *causes,
         "Stop the run; go on from the checkpoint before.",
         *_lower_rate(facts),
         "Train in bfloat16 or float32 instead of float16; clip gradients (trainer.max_grad_norm).",
@@ -202,6 +206,13 @@ def _temperature(facts: RunFacts) -> list[str]:
     return [f"Raise trainer.temperature from {facts.temperature:g} to 1."]
 
 
+_NOT_FINITE = {
+    "numerics/rewards_not_finite": "Look at what a reward function divides by; such rewards count as not scored.",
+    "numerics/logps_not_finite": "Look at the engine's precision (rollout.dtype) and its log; tokens without a finite "
+    "log-probability are trained on uncorrected.",
+    "numerics/only_token_0": "A sampler whose logits are NaN gives token 0: look at the weights that it has "
+    "(rollout.verify=true), its precision (rollout.dtype) and its attention kernel.",
+}
 _BACK = "Go on from a checkpoint of before this began."
 _OTHER_WORK = "See what else works on this machine (docs/doctor.md)."
 _ADVICE: Mapping[str, Callable[[Figures, RunFacts], list[str]]] = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}  # JSON has no such numbers
+from ascent.json_numbers import WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Line:
             within = self.values.get(holder)
             value = within.get(inner) if isinstance(within, Mapping) else None
         if isinstance(value, str):
-            return _NOT_FINITE.get(value)
+            return float(value) if value in WORDS else None
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def has(self, name: str) -> bool:

@@ -67,6 +67,8 @@ def judge_run(run: Path) -> AlarmsReport:
     be read is noted: without config.yaml, rules that need a setting take TRL's default or judge by the figures alone.
     """
     metrics, evaluations = run / "metrics.jsonl", run / "evaluations.jsonl"
+    if not run.is_dir():
+        raise InputError(f"{run}: no such folder", "Give a run directory such as runs/NAME.")
     if not metrics.is_file():
         raise InputError(
             f"{run}: no metrics.jsonl in it: not a run directory, or no step has ended yet",
@@ -98,7 +100,15 @@ def _lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
         *whole, rest = path.read_text(encoding="utf-8").split("\n")
         if rest.strip():
             notes.append(f"the last line of {path.name} is not whole and is left out")
-        return [json.loads(line) for line in whole if line.strip()]
+        return [_parsed(line, number) for number, line in enumerate(whole, 1) if line.strip()]
+
+
+def _parsed(line: str, number: int) -> Mapping[str, Any]:
+    try:
+        parsed: Mapping[str, Any] = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number} is not JSON: {error.msg}") from error
+    return parsed
 
 
 def _with_evidence(alarm: Alarm, rollouts: Path, notes: list[str]) -> Alarm:
@@ -116,8 +126,9 @@ def _understanding(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise InputError(
-            f"{path} is not what a run writes: {type(error).__name__}: {error}",
+            f"{path} is not what a run writes: {what}",
             "Move the line that doesn't belong there out of the file.",
         ) from error
 

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 from ascent.cli.verb import EXIT_FINDING, EXIT_GOOD, Verbs, add_verb
+from ascent.errors import InputError
 
 
 def add(verbs: Verbs) -> None:
     verb = add_verb(verbs, "plan", _plan, "does a training fit this card?")
     verb.add_argument(
-        "what", nargs="?", metavar="MODEL|CONFIG", help="a hub id, a model's folder, or a run's YAML file"
+        "what", nargs="?", metavar="MODEL|CONFIG", help="a hub id, a model's folder, or a run's YAML file or directory"
     )
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings of a run")
     verb.add_argument("--shape", nargs="+", metavar="KEY=VALUE", help="a model by hand, in the words of config.json")
@@ -54,5 +55,8 @@ def _plan(args: argparse.Namespace) -> int:
     if args.svg is not None:
         from ascent.memory.picture import svg
 
-        args.svg.write_text(svg(made.plan), encoding="utf-8")
+        try:
+            args.svg.write_text(svg(made.plan), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--svg {args.svg} can't be written: {error.strerror or error}") from error
     return EXIT_GOOD if made.plan.verdict != "no" else EXIT_FINDING

@@ -37,7 +37,8 @@ def asked(
     notes: list[str] = []
     if (what is None) == (shape is None):
         raise InputError(
-            "ascent plan takes a model (a hub id or a folder), a run's YAML file, or --shape KEY=VALUE ...",
+            "ascent plan takes a model (a hub id or a folder), a run (its YAML file or directory), or "
+            "--shape KEY=VALUE ...",
             "For example: ascent plan Qwen/Qwen2.5-7B-Instruct --device 910B3",
         )
     if cards is not None and cards < 1:
@@ -46,8 +47,9 @@ def asked(
         notes.append(f"no --device: planned for a {DEFAULT_CARD}")
     chosen = card(device or DEFAULT_CARD)
     trainers = 1 if devices is None else devices
-    if what is not None and Path(what).suffix in (".yaml", ".yml"):
-        source = config_file.read(Path(what), overrides)
+    file = None if what is None else _config_file(Path(what))
+    if file is not None:
+        source = config_file.read(file, overrides)
     else:
         source = config_file.of_arguments({"model": {"path": what or "by hand"}}, overrides)
     config = _settled(source, notes)
@@ -66,6 +68,14 @@ def asked(
     if model.experts is not None and settings.trained.lora is not None and not model.experts.adapted:
         notes.append("LoRA leaves this model's experts out: adapters are on attention and what all tokens pass through")
     return report(made, notes, all_layouts=cards or 0)
+
+
+def _config_file(what: Path) -> Path | None:
+    """The configuration that is named: a YAML file, or that of a run directory."""
+    if what.suffix in (".yaml", ".yml"):
+        return what
+    in_run = what / "config.yaml"
+    return in_run if in_run.is_file() and not (what / "config.json").is_file() else None
 
 
 def _settled(source: config_file.Source, notes: list[str]) -> RunConfig:

@@ -176,9 +176,12 @@ def test_what_can_not_be_repeated_is_told(tiny_policy: Policy, tmp_path: Path) -
     from ascent.training.replay.replaying import replay
 
     output = tmp_path / "out"
+    with pytest.raises(InputError, match="no such folder"):
+        replay(output, 2, device=None, dtype=None)
+    output.mkdir()
     with pytest.raises(InputError, match="kept no bad step 2") as told:
         replay(output, 2, device=None, dtype=None)
-    assert told.value.mend == "Kept are: none."
+    assert told.value.mend == "It kept none."
     run_of(tiny_policy(), output)
     with pytest.raises(InputError) as told:
         replay(output, 3, device=None, dtype=None)

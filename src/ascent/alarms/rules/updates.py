@@ -193,7 +193,12 @@ class NotFinite(Rule):
     needs = ("step",)
     hard = True
     _FIGURES = ("loss", "grad_norm", "entropy", "kl", "reward", "sampling/sampling_logp_difference/mean")
-    _SHARES = ("numerics/rewards_not_finite", "numerics/logps_not_finite", "numerics/only_token_0")
+    _SHARES: ClassVar[Mapping[str, str]] = {  # of the completions of a generation
+        "numerics/rewards_not_finite": "rewards",
+        "numerics/logps_not_finite": "the sampler's log-probabilities",
+        "numerics/only_token_0": "the sampler's logits (token 0 only)",
+        "signals/logps_not_finite": "the trainer's log-probabilities",
+    }
     SHARE = 0.01  # of a generation's completions: a single one is masked
 
     def judge(self, line: Line) -> Firing | None:
@@ -201,15 +206,13 @@ class NotFinite(Rule):
         wrong = [name for name in self._FIGURES if line.is_not_finite(name)]
         if "loss" in line.values and line.values["loss"] is None:  # how earlier releases wrote it
             wrong.append("loss")
-        shares = {name: share for name in self._SHARES if (share := line.number(name) or 0.0) > self.SHARE}
-        logps = line.share("signals/logps_not_finite") or 0.0
-        if logps > self.SHARE and "numerics/logps_not_finite" not in shares:
-            shares["signals/logps_not_finite"] = logps
+        found = {name: self._share(line, name) for name in self._SHARES}
+        shares = {name: share for name, share in found.items() if share > self.SHARE}
         if not wrong and not shares:
             return None
         told = [
             *wrong,
-            *(f"{name.partition('/')[2]} of {percent(share)} of the completions" for name, share in shares.items()),
+            *(f"{self._SHARES[name]} of {percent(share)} of the completions" for name, share in shares.items()),
         ]
         return Firing(
             "critical",
@@ -218,3 +221,9 @@ class NotFinite(Rule):
             "certain",
             {**dict.fromkeys(wrong, 1.0), **shares},
         )
+
+    @staticmethod
+    def _share(line: Line, name: str) -> float:
+        """Of the completions; figures under `signals/` are counts."""
+        found = line.share(name) if name.startswith("signals/") else line.number(name)
+        return found or 0.0

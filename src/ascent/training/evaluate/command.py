@@ -17,7 +17,7 @@ from ascent.tasks.digests import tasks_digest
 from ascent.tasks.loading import load_split
 from ascent.training.evaluate.folder import digest_of, opened_folder
 from ascent.training.evaluate.plan import Asked, Plan, identity, make_plan, without_template
-from ascent.training.evaluate.results import EvaluateReport, PolicyResult, counted
+from ascent.training.evaluate.results import EvaluateReport, PolicyResult, counted, numbered
 from ascent.training.evaluate.sampling import Asking, Say, fill, rows_of, say
 from ascent.training.evaluate.target import Target, find_target
 from ascent.training.policy_tasks import prompts_open_thought, run_tasks
@@ -109,9 +109,10 @@ def _note_seen(config: RunConfig | None, tasks: Sequence[Task], plan: Plan, note
 
 def _about(plan: Plan, tasks: int) -> str:
     greedy = "1 greedy completion and " if plan.greedy else ""
+    asked = numbered(tasks, "held-out task" if plan.held_out else "task")
     return (
-        f"{tasks} {'held-out ' if plan.held_out else ''}tasks of {plan.tasks.train}: {greedy}{plan.samples} samples of "
-        f"each at temperature {plan.sampling['temperature']:g}, at most {plan.max_tokens} tokens, seed {plan.seed}"
+        f"{asked} of {plan.tasks.train}: {greedy}{numbered(plan.samples, 'sample')} of each at temperature "
+        f"{plan.sampling['temperature']:g}, at most {plan.max_tokens} tokens, seed {plan.seed}"
     )
 
 

@@ -16,6 +16,7 @@ from ascent.tasks.loading import check_sources, is_builtin
 _TEMPERATURE, _SEED = 1.0, 42
 _MAX_TOKENS = 512
 _USUAL_K = (1, 5, 10)
+_MOST_SAMPLES = 100_000  # of a task; beyond, a number is a slip of the pen
 _BATCH = {"cpu": 64}  # completions sampled at once: a kill loses no more than these
 _BATCH_ON_DEVICE = 1024
 
@@ -106,6 +107,8 @@ def _check(asked: Asked) -> None:
         value = getattr(asked, name)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} {value}: expected at least 1")
+    if asked.samples > _MOST_SAMPLES:
+        raise InputError(f"--samples {asked.samples}: expected at most {_MOST_SAMPLES}, of each task")
     if asked.temperature is not None and not 0 < asked.temperature < float("inf"):
         raise InputError(
             f"--temperature {asked.temperature}: expected above 0",
@@ -119,10 +122,12 @@ def _ks(asked: Asked) -> tuple[int, ...]:
     if asked.k is None:
         return tuple(k for k in _USUAL_K if k <= asked.samples)
     for k in asked.k:
-        if not 1 <= k <= asked.samples:
+        if k < 1:
+            raise InputError(f"--k {k}: expected at least 1")
+        if k > asked.samples:
             raise InputError(
                 f"--k {k}: pass@{k} can't be told from {asked.samples} samples of a task",
-                f"Give --samples {max(k, 1)} or more.",
+                f"Give --samples {k} or more.",
             )
     return tuple(sorted(set(asked.k)))
 

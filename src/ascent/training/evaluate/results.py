@@ -181,6 +181,11 @@ class EvaluateReport:
         yield f"look at every completion: ascent report {self.ours.folder}"
 
 
+def numbered(number: int, what: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _policy_lines(policy: PolicyResult, k: Sequence[int]) -> Iterator[str]:
     yield f"{policy.name} ({policy.given})"
     for name, found in policy.rates(k).items():
@@ -191,7 +196,7 @@ def _policy_lines(policy: PolicyResult, k: Sequence[int]) -> Iterator[str]:
     for family in families if len(families) > 1 else ():
         of_family = policy.rates((1,), family).get("pass@1")
         if of_family is not None:
-            yield f"    {family or '-':<20} pass@1 {of_family}, {of_family.tasks} tasks"
+            yield f"    {family or '-':<20} pass@1 {of_family}, {numbered(of_family.tasks, 'task')}"
     if policy.unjudged:
         yield f"  {policy.unjudged} completions could not be judged, and count nowhere"
 

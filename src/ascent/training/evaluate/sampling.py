@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent import devices
+from ascent.alarms.markers import markers
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
@@ -25,6 +26,7 @@ from ascent.training.evaluate.target import Target
 from ascent.training.evaluation import Evaluation, TaskResult, asked_text, save_evaluations
 from ascent.training.judging import judgeable, open_sandbox, sample_and_judge
 from ascent.training.records.evaluations import OpenEvaluation
+from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.recorder import EvaluationRecord
 from ascent.training.step.ranks import Ranks
 from ascent.types import EngineStats, Task
@@ -137,14 +139,21 @@ def _sample_kinds(
     ):
         sandbox.keep_off_engines()
         reward = CodeReward(tasks, sandbox=sandbox, prompt_opens_thought=asked.opens_thought)
+        notes = ProgramNotes(tasks, reward.audited, markers)
         for (kind, n), sizes in left.items():
             if sizes:
-                _sample_kind(policy, folder, reward, tasks, kind, n)
+                _sample_kind(policy, folder, reward, notes, tasks, kind, n)
         return policy.engine.stats()
 
 
 def _sample_kind(
-    policy: EnginePolicy, folder: EvaluationFolder, reward: CodeReward, tasks: Sequence[Task], kind: str, n: int
+    policy: EnginePolicy,
+    folder: EvaluationFolder,
+    reward: CodeReward,
+    notes: ProgramNotes,
+    tasks: Sequence[Task],
+    kind: str,
+    n: int,
 ) -> None:
     evaluation = OpenEvaluation(NUMBER, NAME, policy.step, 0, Ranks(0, 1), policy.seed)
     batches = sample_and_judge(
@@ -159,7 +168,8 @@ def _sample_kind(
     )
     began = time.monotonic()
     for number, batch in batches:
-        folder.keep(kind, number, batch.record.records(folder.run.path.name), time.monotonic() - began)
+        records = notes.complete(batch.record.records(folder.run.path.name))
+        folder.keep(kind, number, records, time.monotonic() - began)
         evaluation.batches.clear()  # they are kept in the file
         began = time.monotonic()
 

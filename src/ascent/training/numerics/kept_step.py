@@ -94,10 +94,13 @@ def _pass(number: int, about: Mapping[str, Any], tensors: Mapping[str, torch.Ten
 
 def open_step(run: Path, step: int) -> KeptStep:
     """A bad step of a run. Raises InputError, naming those that there are, where it isn't one."""
+    if not run.is_dir():
+        raise InputError(f"{run}: no such folder", "Give a run directory such as runs/NAME.")
     folder = run / "bad-steps" / str(step)
     if not (folder / STEP_FILE).is_file():
         kept = sorted(int(path.name) for path in folder.parent.glob("*") if path.name.isdigit())
-        raise InputError(f"{run} kept no bad step {step}", f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
+        there = f"Kept are: {', '.join(map(str, kept))}." if kept else "It kept none."
+        raise InputError(f"{run} kept no bad step {step}", there)
     return KeptStep(folder, read_about(folder))
 
 
