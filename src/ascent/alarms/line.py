@@ -48,7 +48,7 @@ class Line:
         try:
             return float(value)
         except OverflowError:  # JSON's whole numbers have no end
-            return math.copysign(math.inf, value)
+            return math.inf if value > 0 else -math.inf
 
     def has(self, name: str) -> bool:
         """Whether the line has this finite figure, or this object."""
