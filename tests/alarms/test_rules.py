@@ -12,6 +12,7 @@ import pytest
 from tests.alarms.lines import FACTS, GROUPS, SIZE, Change, alarms_of, line
 
 from ascent.alarms.facts import RunFacts
+from ascent.alarms.line import Line
 
 COUNT = GROUPS * SIZE
 
@@ -243,3 +244,10 @@ def test_what_is_not_finite_is_named_with_its_cause() -> None:
     assert "the trainer's log-probabilities of 50%" in logps.what
     assert any("rollout.dtype" in mend for mend in logps.mend)
     assert any("checkpoint" in mend for mend in logps.mend)
+
+
+def test_a_whole_number_beyond_any_float_is_not_finite() -> None:
+    found = Line.of({"step": 1, "loss": 10**400, "reward": -(10**400)})
+    assert found.number("loss") is None
+    assert found.is_not_finite("loss")
+    assert found.is_not_finite("reward")
