@@ -152,6 +152,7 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown role": (row(prompt=[{"role": "robot", "content": "x"}]), "system, user, assistant"),
     "content is a list": (row(prompt=[{"role": "user", "content": []}]), "'content' must be a string"),
     "unknown key": (row(visible_test=[]), "did you mean 'visible_tests'"),
+    "a run's record": (row(schema="ascent.tasks/1"), "give the file that the run was trained on"),
     "no tests": (row(visible_tests=[]), "no test"),
     "tests are no list": (row(hidden_tests={}), "'hidden_tests' must be a list, not an object"),
     "test is no object": (row(visible_tests=["assert f()"]), r"visible_tests\[0\]: a test must be an object"),

@@ -15,7 +15,7 @@ from ascent.errors import InputError
 from ascent.tracking.run_directory import RunDirectory, create
 from ascent.tracking.trackers import names as tracker_names
 from ascent.tracking.trackers.ids import keep_id, read_ids
-from ascent.tracking.trackers.names import KNOWN, Known, check_installed, named
+from ascent.tracking.trackers.names import KNOWN, Known, check_installed, check_names, named
 from ascent.tracking.trackers.places import prepare
 from ascent.tracking.trackers.samples import COLUMNS, LOG_TABLE, rows_of
 
@@ -54,6 +54,13 @@ def test_one_that_is_not_there_is_refused_with_its_packages() -> None:
         check_installed([absent, Known("json", "json", ())])
     assert "pip install wandb" in refused.value.mend
     check_installed([])
+
+
+def test_a_name_that_is_no_tracker_is_refused() -> None:
+    check_names([known.name for known in KNOWN], [])
+    check_names(["clearml"], ["clearml"])
+    with pytest.raises(InputError, match="'wandbb', which is no tracker; did you mean 'wandb'"):
+        check_names(["mlflow", "wandbb"], ["clearml"])
 
 
 def test_a_folder_that_a_tracker_left_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,11 @@ def task_from_row(row: Row) -> Task:
     Raises:
         RowError: a key is unknown, missing or of the wrong type; the message names it.
     """
+    if str(row.get("schema", "")).startswith("ascent.tasks/"):
+        raise RowError(
+            "a run's own record of a task, with values as texts that may be cut; give the file that the run was "
+            "trained on"
+        )
     _refuse_unknown(row, _TASK_KEYS, "")
     entry_point = optional_text_field(row, "entry_point")
     if entry_point is not None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
 from ascent import devices
 from ascent.alarms.alarm import Alarm
 from ascent.alarms.markers import markers
@@ -30,7 +32,7 @@ from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
 from ascent.tracking.trackers.guard import Beside, guard_trackers
-from ascent.tracking.trackers.names import named
+from ascent.tracking.trackers.names import check_names, named
 from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
 from ascent.training.engines.settings import from_config, sampled_at_once
@@ -233,9 +235,11 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
     if len(config.reward.functions) > 1 or config.reward.functions[0].weight != 1.0:
         given["reward_weights"] = [each.weight for each in config.reward.functions]
     try:
-        return GRPOConfig(**{**defaults, **given, "output_dir": str(run.checkpoints)})
+        args = GRPOConfig(**{**defaults, **given, "output_dir": str(run.checkpoints)})
     except (ValueError, TypeError) as error:
         raise InputError(f"trainer: {error}") from error
+    check_names(args.report_to, INTEGRATION_TO_CALLBACK)
+    return args
 
 
 def _trainer(

@@ -1,4 +1,4 @@
-"""The trackers that a configuration names, and whether they are installed. Standard library only."""
+"""The trackers that a configuration names, and whether they are installed. Imports none of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascent.errors import InputError
+from ascent.tables import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,17 @@ def named(report_to: Any) -> list[Known]:
     if "all" in wanted:
         return [known for known in KNOWN if is_installed(known)]
     return [known for known in KNOWN if known.name in wanted]
+
+
+def check_names(wanted: Iterable[str], others: Iterable[str]) -> None:
+    """Raise InputError for a name that is neither one of `KNOWN` nor of `others`, which transformers has."""
+    known = sorted({each.name for each in KNOWN} | set(others))
+    for name in wanted:
+        if name not in known:
+            raise InputError(
+                f"trainer.report_to names {name!r}, which is no tracker{nearest(name, known)}",
+                f"Known are {', '.join(known)}.",
+            )
 
 
 def is_installed(known: Known) -> bool:
