@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_a_broken_directory_is_said_to_be_so(
 def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["alarms", str(tmp_path / "runs" / "a")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_may_not_be_entered_is_an_error_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_file", refused)  # tests may run as root, who enters every folder
+    assert main(["alarms", str(tmp_path)]) == 2
+    assert f"error: {tmp_path}/metrics.jsonl: Permission denied" in capsys.readouterr().err
 
 
 def test_what_is_cut_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -298,6 +298,7 @@ def test_a_broken_run_is_exported_with_what_it_has(run: Path, tmp_path: Path) ->
     written = export(run, tmp_path / "report.html")
     page = html.unescape(written.path.read_text(encoding="utf-8"))
     assert written.completions == 32
+    assert {problem.file for problem in written.unread} == {"rollouts/000002-rank0.parquet", "evaluation.json"}
     assert "rollouts/000002-rank0.parquet" in page
     assert "evaluation.json" in page
     empty = tmp_path / "empty"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ascent.errors import InputError
-from ascent.tracking import run_directory
+from ascent.tracking import beginning, run_directory
 from ascent.tracking.beginning import new_run, resumed_run
 from ascent.tracking.run_directory import RunDirectory
 
@@ -122,6 +124,33 @@ def test_a_resumed_run_that_is_refused_keeps_its_settings(tmp_path: Path) -> Non
         resume(run)
     assert run.config.read_text() == "old"
     assert [line["step"] for line in run_directory.read_json_lines(run.metrics)] == [1, 2]
+
+
+def test_a_run_that_trains_is_not_resumed_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trainings in one folder would write over each other, and the second would move away what the first wrote."""
+    monkeypatch.setattr(beginning, "_ENDING", 0.3)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RESERVE, str(tmp_path), "result"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reserved\n"
+    with pytest.raises(InputError, match="a training is at work in it"), resumed_run(tmp_path / "a"):
+        pass
+    process.kill()
+    process.communicate()
+    with resumed_run(tmp_path / "a") as run:
+        assert run.config.read_text() == "x: 1"
+
+
+def test_a_folder_that_can_not_be_locked_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path)
+
+    def no_locks(descriptor: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with resumed_run(run.path):
+        pass
 
 
 def test_a_resumed_run_that_went_on_has_its_new_settings(tmp_path: Path) -> None:

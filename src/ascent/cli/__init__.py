@@ -50,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD
+    except PermissionError as error:
+        if args.debug:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return EXIT_BAD
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_BAD

@@ -46,6 +46,8 @@ def _report(args: argparse.Namespace) -> int:
     if args.export is not None:
         written = export(args.run, args.export, language=language)
         room = f"; {written.left_out} more had no room" if written.left_out else ""
+        for problem in written.unread:
+            print(f"note: {problem.file}: {problem.what}", file=sys.stderr)
         print(f"{written.path}: {written.size / 1e6:.1f} MB, {written.completions} completions{room}", file=sys.stderr)
         return EXIT_GOOD
     serve(args.run, port=args.port, language=language)

@@ -8,11 +8,15 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ascent.errors import InputError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
+
+_ENDING = 5.0  # seconds that the processes of a killed run may take to end
 
 
 @contextlib.contextmanager
@@ -47,12 +51,17 @@ def new_run(folder: Path, name: str) -> Iterator[RunDirectory]:
 def resumed_run(path: Path) -> Iterator[RunDirectory]:
     """The run at `path`, to go on with; at the end it has its old settings again if not one more step was trained.
 
-    Raises InputError when it isn't a run directory.
+    Raises InputError when it isn't a run directory, or another process trains in it.
     """
     run = run_directory.open_existing(path)
-    settings = {file: file.read_text(encoding="utf-8") for file in run.settings if file.is_file()}
-    metrics = _content(run.metrics)
-    with locked(path):
+    with _locked_soon(path) as ours:
+        if ours is False:
+            raise InputError(
+                f"{path}: a training is at work in it",
+                "Wait for its end, or end it with Ctrl-C, which keeps a checkpoint.",
+            )
+        settings = {file: file.read_text(encoding="utf-8") for file in run.settings if file.is_file()}
+        metrics = _content(run.metrics)
         try:
             yield run
         finally:
@@ -71,23 +80,37 @@ def _is_unbegun(path: Path, but: tuple[str, ...] = ()) -> bool:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a lock on a folder: a run holds its own as long as it trains. Gives False where another process has it, the
-    folder isn't there or can't be locked."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
+    """Hold a lock on a folder: a run holds its own as long as it trains. Gives False where another process has it, None
+    where the folder isn't there or can't be locked."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        yield False
+        yield None
         return
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
+        except BlockingIOError:
             yield False
+        except OSError:  # a file system without locks
+            yield None
         else:
             yield True
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked_soon(folder: Path) -> Iterator[bool | None]:
+    """As `locked`; what a killed run started may hold its lock for some seconds more."""
+    end = time.monotonic() + _ENDING
+    while True:
+        with locked(folder) as ours:
+            if ours is not False or time.monotonic() > end:
+                yield ours
+                return
+        time.sleep(0.2)
 
 
 def _content(path: Path) -> str:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,6 +21,7 @@ from ascent.report.page.charts import performance_charts, training_charts, trans
 from ascent.report.page.completion_pages import ShownCompletion, from_row, rows_of, with_all_texts
 from ascent.report.page.held_out import task_changes
 from ascent.report.page.rendering import render
+from ascent.report.page.run_files import Problem
 from ascent.report.page.run_library import OpenRun, RunLibrary
 from ascent.report.page.run_pages import chart_data, run_summary
 from ascent.report.page.task_history import task_rows
@@ -33,12 +35,14 @@ _LARGEST_TEXT = 20_000  # characters of a completion that is exported; a long on
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: bytes of the file, completions in it, and how many of those chosen had no room."""
+    """What was written: bytes of the file, completions in it, how many of those chosen had no room, and what of the run
+    could not be read."""
 
     path: Path
     size: int
     completions: int
     left_out: int
+    unread: Sequence[Problem]
 
 
 def export(root: Path, path: Path, *, language: str = "en") -> Exported:
@@ -80,7 +84,7 @@ def _page(run: OpenRun, path: Path, language: str) -> tuple[bytes, Exported]:
         room -= size
         parts.append(part)
     content = (head + "".join(parts) + tail).encode()
-    return content, Exported(path, len(content), len(parts), len(chosen) - len(parts))
+    return content, Exported(path, len(content), len(parts), len(chosen) - len(parts), run.problems())
 
 
 def _frame(run: OpenRun, language: str) -> str:
