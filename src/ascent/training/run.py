@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -54,6 +54,8 @@ from ascent.training.records.recorder import RunRecorder
 from ascent.training.records.report_file import write_report
 from ascent.training.trainer import GRPOTrainer
 
+Say = Callable[[str], None]
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
@@ -92,15 +94,7 @@ def train(
     if (tokens := tokens_by_memory(args, made)) is not None:
         args.max_tokens_per_batch = tokens
     context = longest_context(folder, trust_remote_code=config.model.trust_remote_code)
-    tasks = run_tasks(
-        config.tasks,
-        tokenizer,
-        context=config.rollout.max_model_len or context,
-        completion=args.max_completion_length or 1,
-        shown=config.tracking.eval_tasks if config.tracking.evaluate or trl_evaluates(args) else 0,
-    )
-    for note in tasks.notes:
-        say(f"note: {note}")
+    tasks = _tasks(config, args, tokenizer, context, say)
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with contextlib.ExitStack() as stack:
         sandbox = stack.enter_context(open_sandbox(config.sandbox))
@@ -147,7 +141,7 @@ def _train(
     recorder: RunRecorder,
     alarms: LiveAlarms | None,
     checkpoint: Path | None,
-    say: Any,
+    say: Say,
 ) -> RunResult:
     beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
     guard_trackers(trainer, named(trainer.args.report_to), beside)
@@ -238,8 +232,22 @@ def _arguments(config: RunConfig, run: RunDirectory) -> GRPOConfig:
         args = GRPOConfig(**{**defaults, **given, "output_dir": str(run.checkpoints)})
     except (ValueError, TypeError) as error:
         raise InputError(f"trainer: {error}") from error
-    check_names(args.report_to, INTEGRATION_TO_CALLBACK)
+    check_names(cast(list[str], args.report_to), INTEGRATION_TO_CALLBACK)  # a list, once the arguments are made
     return args
+
+
+def _tasks(config: RunConfig, args: GRPOConfig, tokenizer: Any, context: int, say: Say) -> RunTasks:
+    """The tasks that fit into the model's `context` tokens."""
+    tasks = run_tasks(
+        config.tasks,
+        tokenizer,
+        context=config.rollout.max_model_len or context,
+        completion=args.max_completion_length or 1,
+        shown=config.tracking.eval_tasks if config.tracking.evaluate or trl_evaluates(args) else 0,
+    )
+    for note in tasks.notes:
+        say(f"note: {note}")
+    return tasks
 
 
 def _trainer(
@@ -325,7 +333,7 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Any) -> RunTasks:
+def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Say) -> RunTasks:
     """The tasks whose tests this sandbox can run; the others are left out and told."""
     (train, not_train), (held_out, not_held_out) = (judgeable(each, sandbox) for each in (tasks.train, tasks.held_out))
     refused = not_train + not_held_out
@@ -350,7 +358,7 @@ def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
         yield
 
 
-def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | None:
+def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Say) -> Path | None:
     checkpoint = run.last_checkpoint()
     state = None if checkpoint is None else run_directory.read_state(checkpoint)
     args.distributed_state.wait_for_everyone()  # all have read which one it is
@@ -363,7 +371,7 @@ def _prepare_resume(run: RunDirectory, args: GRPOConfig, say: Any) -> Path | Non
     return checkpoint
 
 
-def _speaker(args: GRPOConfig) -> Any:
+def _speaker(args: GRPOConfig) -> Say:
     def say(text: str) -> None:
         if args.process_index == 0:
             print(text, file=sys.stderr, flush=True)
