@@ -127,6 +127,16 @@ def test_weights_are_found_wherever_a_run_puts_them(
         assert target.step == (0 if path == tiny_policy() else int(name[-1]))
 
 
+def test_folders_that_are_no_target_are_named(trained: RunDirectory, tmp_path: Path) -> None:
+    from ascent.training.evaluate.target import find_target
+
+    with pytest.raises(InputError, match="none: no such folder"):
+        find_target(str(tmp_path / "none"))
+    with pytest.raises(InputError, match="a folder of runs") as refused:
+        find_target(str(trained.path.parent))
+    assert str(trained.path) in refused.value.mend
+
+
 def test_what_was_judged_is_not_judged_again(
     trained: RunDirectory, task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

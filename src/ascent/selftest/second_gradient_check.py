@@ -8,7 +8,7 @@ from pathlib import Path
 from ascent.selftest.children import run_child
 from ascent.selftest.report import CheckResult
 from ascent.selftest.training_checks import failed, write_config
-from ascent.tracking.run_directory import read_json_lines
+from ascent.tracking.run_directory import read_metrics
 
 _NAME = "second gradient (gpro)"
 
@@ -18,7 +18,7 @@ def second_gradient(folder: Path, *, on_cpu: bool) -> CheckResult:
     config = write_config(folder, engine="transformers", steps=3, save_steps=1000)
     arguments = ["train", str(config), "algorithm=gpro", "trainer.bf16=false", "tracking.name=gpro", "--force"]
     ended = run_child(["ascent", *arguments], folder / "train.log", 300, on_cpu=on_cpu)
-    lines = read_json_lines(folder / "runs" / "gpro" / "metrics.jsonl")
+    lines = read_metrics(folder / "runs" / "gpro" / "metrics.jsonl")
     if ended.code != 0 or len(lines) != 3:
         return failed(_NAME, ended, f"ended after {len(lines)} of 3 steps, exit code {ended.code}")
     shares = [line["gradient_penalty/share"] for line in lines if not line["gradient_penalty/skipped"]]

@@ -34,6 +34,8 @@ def find_target(given: str, revision: str | None = None) -> Target:
     can be evaluated."""
     path = Path(given).expanduser()
     if not path.is_dir():
+        if given.startswith((".", "/", "~")):
+            raise InputError(f"{given}: no such folder", "Give a hub id, a model's folder, a run, or a checkpoint.")
         return Target(given, given.rstrip("/").rpartition("/")[2].replace(":", "-"), model_folder(given, revision))
     path = path.resolve()
     if (path / SETTINGS_FILE).is_file():
@@ -50,6 +52,9 @@ def find_target(given: str, revision: str | None = None) -> Target:
     if path.parent.name == "checkpoints" and (run_path / "config.yaml").is_file():
         run, step = RunDirectory(run_path), _checkpoint_number(path)
         return _of_run(given, run, checkpoint_weights(run, step), step)
+    runs = sorted(each.parent.name for each in path.glob("*/config.yaml"))
+    if runs and not (path / "config.json").is_file():
+        raise InputError(f"{given}: a folder of runs", f"Name one of them, such as {Path(given) / runs[-1]}.")
     return _exported(given, path) or Target(given, path.name, model_folder(str(path)))
 
 
