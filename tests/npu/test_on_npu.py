@@ -155,6 +155,7 @@ def test_sharded_training_is_replicated_training(
     assert any((weight - replicated[name]).abs().max() > 1e-3 for name, weight in before.items())
 
 
+@pytest.mark.slow
 def test_sharded_ranks_skip_a_bad_step_alike(
     softnpu: Softnpu, tiny_policy: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -25,12 +25,12 @@ RANKS = 2
 @dataclass(frozen=True)
 class Scenario:
     """A training of two ranks: with `savings` by Ascent, without by TRL. `silent`: a rank that has no signal at all.
-    `slow`: only among the slow tests."""
+    `sharded`: by this version of FSDP. `slow`: only among the slow tests."""
 
     case: Case
     savings: Mapping[str, Any] | None
     silent: int | None = None
-    sharded: bool = False
+    sharded: int | None = None
     slow: bool = False
 
 
@@ -49,8 +49,10 @@ SCENARIOS: dict[str, Scenario] = {
     "two-windows-of-trl": Scenario(_HALVES, None, silent=0),
     "micro-batch-means": Scenario(with_loss(_CASE, "bnpo"), ALL_SAVINGS, silent=1),
     "micro-batch-means-of-trl": Scenario(with_loss(_CASE, "bnpo"), None, silent=1),
-    "sharded": Scenario(_CASE, ALL_SAVINGS, silent=1, sharded=True, slow=True),
-    "sharded-kl": Scenario(_KL, ALL_SAVINGS, silent=1, sharded=True, slow=True),
+    "sharded": Scenario(_CASE, ALL_SAVINGS, silent=1, sharded=2, slow=True),
+    "sharded-kl": Scenario(_KL, ALL_SAVINGS, silent=1, sharded=2, slow=True),
+    "sharded-flat": Scenario(_CASE, ALL_SAVINGS, silent=1, sharded=1, slow=True),
+    "sharded-flat-kl": Scenario(_KL, ALL_SAVINGS, silent=1, sharded=1, slow=True),
 }
 
 
@@ -80,7 +82,7 @@ def train(name: str, policy: Path, folder: Path) -> None:
     scenario, rank = SCENARIOS[name], int(os.environ["RANK"])
     case = scenario.case
     batches = {**case.batches, "per_device_train_batch_size": case.ragged.rows // case.slices // RANKS}
-    sharding = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2}} if scenario.sharded else {}
+    sharding = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": scenario.sharded}} if scenario.sharded else {}
     settings = {**case.settings, **batches, **sharding, **(scenario.savings or {})}
     builder = stock_trainer if scenario.savings is None else our_trainer
     trainer = builder(policy, arguments(folder / "out", **settings), prompts=case.ragged.groups * case.generations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,21 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 1e-5
 USUAL = [name for name, scenario in SCENARIOS.items() if not scenario.slow]
-SLOW = [name for name, scenario in SCENARIOS.items() if scenario.slow]
+SLOW = [name for name, scenario in SCENARIOS.items() if scenario.slow and scenario.sharded != 1]
+FLAT = [name for name, scenario in SCENARIOS.items() if scenario.sharded == 1]
 Trained = Callable[[str, int], Any]
 
 
-def run(names: Sequence[str], folder: Path) -> Trained:
-    """Train these scenarios in two processes. (name, rank) -> the windows of a rank."""
+def run(names: Sequence[str], folder: Path, variables: Mapping[str, str] = os.environ) -> Trained:
+    """Train these scenarios in two processes of this environment. (name, rank) -> the windows of a rank."""
     import torch
 
     policy = build_policy("llama", folder / "policy")
     script = Path(__file__).with_name("gradients_of_ranks.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        **variables,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), variables.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
@@ -90,3 +91,11 @@ def test_two_ranks(usual: Trained, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SLOW)
 def test_two_ranks_replicated_and_sharded(slow: Trained, tmp_path: Path, name: str) -> None:
     compare(name, slow, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_ranks_with_flat_weights(softnpu: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    """FSDP 1, which accelerate builds on accelerators only."""
+    trained = run(FLAT, tmp_path, softnpu(devices=2))
+    for name in FLAT:
+        compare(name, trained, tmp_path)

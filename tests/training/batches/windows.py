@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,15 +190,30 @@ def _watcher(losses: list[Tensor]) -> Any:
 
 
 def flat_gradient(model: Any) -> Tensor:
-    """The gradients of all trained parameters, in the order of their names; a missing one is zero."""
-    parts = []
-    for name, parameter in sorted(model.named_parameters()):
-        if parameter.requires_grad:
-            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-            assert not whole.isnan().any(), name
-            parts.append(whole.detach().float().cpu().flatten())
-    return torch.cat(parts)
+    """The gradients of all trained parameters, in the order of their names; a missing one is zero. Collective where the
+    model is sharded."""
+    with _gathered(model):
+        parts = []
+        for name, parameter in sorted(_named(model)):
+            if parameter.requires_grad:
+                gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+                whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+                assert not whole.isnan().any(), name
+                parts.append(whole.detach().float().cpu().flatten())
+        return torch.cat(parts)
+
+
+def _gathered(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Inside, a model of FSDP 1 has whole parameters and gradients in the place of its flat ones."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if isinstance(model, FullyShardedDataParallel):
+        return FullyShardedDataParallel.summon_full_params(model, with_grads=True)
+    return contextlib.nullcontext()
+
+
+def _named(model: Any) -> list[tuple[str, Any]]:
+    return [(name.replace("_fsdp_wrapped_module.", ""), each) for name, each in model.named_parameters()]
 
 
 def relative_error(mine: Tensor, theirs: Tensor) -> float:

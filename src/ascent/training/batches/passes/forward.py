@@ -15,7 +15,7 @@ from ascent.training.arguments import own_setting
 from ascent.training.batches.passes.packed_forward import PackedForward
 from ascent.training.batches.passes.padding_free import PaddingFreeForward
 from ascent.training.batches.passes.padding_free_support import Packing
-from ascent.training.batches.passes.support import support_of
+from ascent.training.batches.passes.support import flat_reason, support_of
 from ascent.training.batches.passes.trl_call import Results
 
 
@@ -70,7 +70,7 @@ class StepForward:
 
     def shares(self, model: Any) -> bool:
         """Whether rows of one prompt should stand together: it is computed once for them."""
-        if self._shared == "off":
+        if self._shared == "off" or flat_reason(model):
             return False
         support = support_of(self._unwrap(model))
         return support.sharing is None or support.caching is None

@@ -24,7 +24,7 @@ from ascent.training.batches.passes.equal_rows import Distinct, all_rows, distin
 from ascent.training.batches.passes.layout import Limits
 from ascent.training.batches.passes.self_check import SelfCheck
 from ascent.training.batches.passes.sequences import HostBatch, Sequences, read_sequences, to_host
-from ascent.training.batches.passes.support import Support, sharded, support_of
+from ascent.training.batches.passes.support import Support, flat_reason, sharded, support_of
 from ascent.training.batches.passes.trl_call import Call, Results, TRLPass
 
 _REMEMBERED = 4096  # calls
@@ -101,6 +101,8 @@ class PackedForward:
         """
         call = Call(model, input_ids_BT, attention_mask_BT, logits_to_keep, batch_size, compute_entropy)
         bare, one_pass = self._unwrap(model), sharded(model)
+        if reason := flat_reason(model):
+            return self._left_to_trl(call, reason)
         support = support_of(bare)
         check_wanted(self._setting, support)
         if reason := support.equal_rows or (support.own_rows if one_pass else None):

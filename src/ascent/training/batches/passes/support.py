@@ -76,6 +76,17 @@ def sharded(model: torch.nn.Module) -> bool:
     return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules())
 
 
+def flat_reason(model: torch.nn.Module) -> str | None:
+    """Why passes are TRL's for a wrapped model of FSDP 1, else None."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if isinstance(model, FullyShardedDataParallel):
+        return (
+            "FSDP 1 keeps weights in flat pieces, which a pass that isn't the model's own can't read (fsdp_version: 2)"
+        )
+    return None
+
+
 def _chance(base: Any) -> str | None:
     """Dropout, noise and the like, where they are active."""
     reason = chance(base) if base.training else None
