@@ -12,6 +12,7 @@ from ascent.environment.npu_queries import HEALTH_STATES, plain_name, state
 
 _BANNER = re.compile(r"npu-smi\s+v?(\d[\w.]*)(?:\s+Version:\s*v?(\d[\w.]*))?")
 _NAME_CELL = re.compile(r"(\d+)\s+((?:Ascend\s*)?\d{3}\w*(?:[-_]\w+)*|Ascend\w+)")
+_ANY_NAME_CELL = re.compile(r"(\d+)\s+([\w*.-]+)")
 _CHIP_CELL = re.compile(r"(\d+)(?:\s+(\d+|NA|-))?")
 _BUS_CELL = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d|NA|-")
 _USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
@@ -104,7 +105,7 @@ class _Table:
             cells = [f"{cells[0]} {cells[1]}".strip(), *cells[2:]]
         if len(cells) >= 4 and (process := _process(cells)):
             self.processes.append(process)
-        elif (head := _head(cells)) is not None:
+        elif (head := _head(cells, any_name=bool(self.columns))) is not None:
             self._alone()
             self.head = head
         elif len(cells) >= 2 and (device := _device(cells, self.head, len(self.devices), self.columns)):
@@ -130,11 +131,11 @@ def _digits(cell: str) -> str:
     return cell if cell.upper() == "OK" else _MISREAD.sub("0", cell)
 
 
-def _head(cells: list[str]) -> tuple[int, str, str] | None:
-    """Number, name and health of a device's first row."""
+def _head(cells: list[str], *, any_name: bool) -> tuple[int, str, str] | None:
+    """Number, name and health of a device's first row; below a head of the table a name may be masked."""
     if not 2 <= len(cells) <= 4:
         return None
-    name = _NAME_CELL.fullmatch(cells[0])
+    name = _NAME_CELL.fullmatch(cells[0]) or (_ANY_NAME_CELL.fullmatch(cells[0]) if any_name else None)
     if name is None or not any(state(cells[1]).lower() == each.lower() for each in HEALTH_STATES):
         return None
     return int(name[1]), name[2], cells[1]
