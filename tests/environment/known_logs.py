@@ -506,6 +506,19 @@ FAULTY: dict[str, tuple[str, str]] = {
 }
 
 HEALTHY: dict[str, str] = {
+    "what a warning says and work goes on": (
+        "[rank0]:[W101 10:00:00.100000000 ProcessGroupGloo.cpp:7] Warning: Unable to resolve hostname to a (local) address. Using loopback.\n"
+        "WARNING 01-01 10:00:01 [pool.py:3] Retrying after connection broken by RemoteDisconnected: /v1/completions\n"
+        "WARNING 01-01 10:00:02 [gpu.py:3] Failed to initialize NVML; using another way\n"
+        "[rank1]:[W101 10:00:03.100000000 TCPStore.cpp:1] [c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe\n"
+        "{'train_runtime': 812.1, 'train_loss': 0.3}\n"
+    ),
+    "NCCL takes its leave": (
+        "Saving model checkpoint to /out/checkpoint-40\n"
+        "{'train_runtime': 812.1, 'train_loss': 0.3}\n"
+        "node1:12:13 [0] NCCL INFO misc/socket.cc:7 -> 3\n"
+        "{'train_runtime': 812.1, 'train_loss': 0.3}\n"
+    ),
     "vllm start": (
         "INFO 11-29 10:00:01 [__init__.py:36] Available plugins for group vllm.platform_plugins:\n"
         "INFO 11-29 10:00:01 [__init__.py:38] - ascend -> vllm_ascend:register\n"

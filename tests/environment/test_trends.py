@@ -22,8 +22,9 @@ def engine(usages: list[float], waiting: int = 0, running: int = 3) -> str:
 
 def idle(rows: int, rate: float = 0.0, running: int = 2, waiting: int = 0) -> str:
     row = (
-        f"INFO 01-01 10:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
-        f"{rate} tokens/s, Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: 3.0%\n"
+        "INFO 01-01 10:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
+        f"Avg generation throughput: {rate} tokens/s, "
+        f"Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: 3.0%\n"
     )
     return rows * (row + 'INFO:     127.0.0.1:9 - "GET /health HTTP/1.1" 200 OK\n')
 
