@@ -206,7 +206,7 @@ def _row(name: str, planted: Planted, results: Sequence[Mapping[str, Any]]) -> s
             first = min(right, key=lambda alarm: alarm["step"])
             delays.append(first["step"] - planted.begins + 1)
             finders[first["name"]] += 1
-        others.update({alarm["name"] for alarm in above if alarm not in right})
+        others.update(sorted({alarm["name"] for alarm in above if alarm not in right}))
     steps = f"{sorted(delays)[len(delays) // 2]}, {max(delays)}" if delays else ""
     found = f"{len(delays)} of {len(results)}" if planted.alarms else f"{sum(others.values())} alarms"
     told = (", ".join(f"{each} ({count})" for each, count in counted.most_common()) for counted in (finders, others))

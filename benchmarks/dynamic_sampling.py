@@ -18,6 +18,8 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
@@ -25,13 +27,12 @@ _WARM_UP = 4  # steps
 
 
 @dataclass
-class Alternating:
+class Alternating(Unrecorded):
     """A recorder that keeps the seconds a drawn group of each step, and changes the way after it."""
 
     trainer: Any = None
     at_once: list[float] = field(default_factory=list)
     in_rounds: list[float] = field(default_factory=list)
-    tells_alarms: bool = False
 
     def step(self, record: Any) -> dict[str, float]:
         refill = self.trainer._refill
@@ -42,22 +43,6 @@ class Alternating:
             taken.append(seconds / record.metrics["sampling/groups_drawn"])
         refill._judging = replace(judging, in_batches=not judging.in_batches)
         return {}
-
-    def sampled(self, done: int, total: int) -> None: ...
-
-    def generation(self, number: int, records: Any) -> None: ...
-
-    def expect(self, programs: Any) -> None: ...
-
-    def take_signals(self) -> list[Any]:
-        return []
-
-    def settle(self) -> None: ...
-
-    def next_evaluation(self) -> int:
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
@@ -34,7 +36,7 @@ OPTIONS: Mapping[str, Mapping[str, Any] | None] = {
 
 
 @dataclass
-class Turns:
+class Turns(Unrecorded):
     """A recorder that has the options take turns, and keeps their seconds (see `records.recorder.Recorder`)."""
 
     trainer: Any = None
@@ -59,18 +61,6 @@ class Turns:
         settings = list(OPTIONS.values())[self.option]
         adjustment = None if settings is None else GPRO(**settings).adjustment(self.trainer, lambda text: None)
         self.trainer._batches = replace(self.trainer._batches, adjustment=adjustment)
-
-    def sampled(self, done: int, total: int) -> None: ...
-
-    def generation(self, number: int, records: Any) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def next_evaluation(self) -> int:
-        """Its number: nobody asks for it."""
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
 
 
 def main() -> None:

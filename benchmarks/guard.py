@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 
 _WARM_UP = 3  # steps
@@ -92,7 +94,7 @@ def _timed(
         seconds[0] += time.perf_counter() - began
 
 
-class _Steps:
+class _Steps(Unrecorded):
     """A Recorder that keeps the steps' records."""
 
     def __init__(self) -> None:
@@ -100,17 +102,6 @@ class _Steps:
 
     def step(self, record: Any) -> None:
         self.steps.append(record)
-
-    def next_evaluation(self) -> int:
-        return 0
-
-    def sampled(self, *_: Any) -> None: ...
-
-    def generation(self, *_: Any) -> None: ...
-
-    def evaluation(self, *_: Any) -> None: ...
-
-    def settle(self) -> None: ...
 
 
 def _trainer(args: argparse.Namespace, folder: Path) -> Any:

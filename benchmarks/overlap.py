@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()
@@ -53,31 +55,11 @@ def policy(folder: Path) -> Path:
     return folder
 
 
-class Steps:
+class Steps(Unrecorded):
     """A Recorder that keeps the times of the steps."""
-
-    tells_alarms = False
 
     def __init__(self) -> None:
         self.times: list[Any] = []
-
-    def sampled(self, done: int, total: int) -> None: ...
-
-    def generation(self, number: int, records: Any) -> None: ...
-
-    def next_evaluation(self) -> int:
-        """There are none."""
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
-
-    def expect(self, programs: Any) -> None: ...
-
-    def take_signals(self) -> list[Any]:
-        """There are none."""
-        return []
-
-    def settle(self) -> None: ...
 
     def step(self, record: Any) -> dict[str, float]:
         """Keep the times of one step."""

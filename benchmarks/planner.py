@@ -81,8 +81,8 @@ def main() -> None:
     if args.json:
         print(json.dumps({"schema": "ascent.planner/1", **found}))
         return
-    for each in judged:
-        print(_row(each))
+    for one in judged:
+        print(_row(one))
     print(json.dumps(found, indent=1), *by_kind(judged), sep="\n")
 
 

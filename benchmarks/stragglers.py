@@ -27,6 +27,7 @@ from typing import Any
 from stepping import machine
 from stepping.figures import ratio
 from stepping.workloads import WORKLOADS, Workload, free_reward, make_policy, make_prompts
+from unrecorded import Unrecorded
 
 from ascent.host.process import quieten_transformers, set_up_process
 
@@ -80,7 +81,7 @@ class Watch:
 
 
 @dataclass
-class Alternating:
+class Alternating(Unrecorded):
     """A recorder that adds up blocks, and changes the way after each."""
 
     steps: int
@@ -118,17 +119,6 @@ class Alternating:
         other = replace(self._settings, closing=None, at_once=0, most=self._settings.needed)
         self.trainer._refill._settings = self._settings if closing else other
 
-    def sampled(self, done: int, total: int) -> None: ...
-
-    def generation(self, number: int, records: Any) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def next_evaluation(self) -> int:
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
-
 
 def run(workload: Workload, factor: float, pairs: int, steps: int, folder: Path) -> Alternating:
     """Train `pairs` blocks of each way."""
@@ -141,14 +131,14 @@ def run(workload: Workload, factor: float, pairs: int, steps: int, folder: Path)
     policy = make_policy(workload, folder / "policy")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(policy)
     recorder = Alternating(steps)
-    trainer = GRPOTrainer(
+    settings: dict[str, Any] = {**workload.batches, "oversample_factor": factor}
+    trainer: Any = GRPOTrainer(
         str(policy),
         free_reward(workload),
         GRPOConfig(
             str(folder / "out"),
-            **workload.batches,
+            **settings,
             max_steps=2 * pairs * (_SETTLE + steps),
-            oversample_factor=factor,
             learning_rate=1e-6,
             use_cpu=True,
             bf16=False,

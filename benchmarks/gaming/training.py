@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planted.gameable import GameableReward, gameable_tasks
+from unrecorded import Unrecorded
 
 from ascent.sandbox.types import Outcome, Verdict
 from ascent.tasks.builtin import builtin_tasks
@@ -25,7 +26,7 @@ BATCH, GROUP, TOKENS = 128, 8, 32  # completions a step, of a prompt, and tokens
 
 
 @dataclass
-class Recorder:
+class Recorder(Unrecorded):
     """Keeps what a step's metrics say of the update, and the last generation's (prompt ids, completion ids) (see
     `training.records.recorder.Recorder`)."""
 
@@ -41,19 +42,9 @@ class Recorder:
         }
         self.steps.append({**kept, "seconds": record.times.step, "update_seconds": record.times.update})
 
-    def sampled(self, done: int, total: int) -> None: ...
-
     def generation(self, number: int, records: Any) -> None:
         """A generation's completions."""
         self.sampled_last = [(list(each.prompt_ids), each.completion_ids.tolist()) for each in records]
-
-    def settle(self) -> None: ...
-
-    def next_evaluation(self) -> int:
-        """Its number: nobody asks for it."""
-        return 0
-
-    def evaluation(self, record: Any, records: Any) -> None: ...
 
 
 class WatchedReward(GameableReward):

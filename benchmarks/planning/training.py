@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from unrecorded import Unrecorded
+
 from ascent.host.process import quieten_transformers, set_up_process
 from planning.drawing import Drawn, draw
 
@@ -73,16 +75,10 @@ def peaks_of(drawn: Drawn, tokenizer: Any, folder: Path) -> dict[str, int]:
         peft = LoraConfig(r=trained.lora, target_modules="all-linear", task_type="CAUSAL_LM")
     seen: dict[str, int] = {}
 
-    class Recorder:
+    class Recorder(Unrecorded):
         def step(self, record: Any) -> None:
             for phase, peak in record.device["phases"].items():
                 seen[phase] = max(seen.get(phase, 0), peak["allocated"])
-
-        def next_evaluation(self) -> int:
-            return 0
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda *args, **keywords: None
 
     def reward(completion_ids: Any, **_: Any) -> list[float]:
         return [float(sum(ids) % 17) for ids in completion_ids]

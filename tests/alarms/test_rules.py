@@ -12,6 +12,7 @@ import pytest
 from tests.alarms.lines import FACTS, GROUPS, SIZE, Change, alarms_of, line
 
 from ascent.alarms.facts import RunFacts
+from ascent.alarms.line import Line
 
 COUNT = GROUPS * SIZE
 
@@ -229,3 +230,10 @@ def test_one_figure_that_is_no_number_leaves_the_others_judged() -> None:
         return {"reward": math.nan if step == 90 else 0.2 if step > 100 else 0.5 + random.Random(step).gauss(0, 0.02)}
 
     assert {alarm.name for alarm in alarms_of(160, change)} == {"not-finite", "reward-falls"}
+
+
+def test_a_whole_number_beyond_any_float_is_not_finite() -> None:
+    found = Line.of({"step": 1, "loss": 10**400, "reward": -(10**400)})
+    assert found.number("loss") is None
+    assert found.is_not_finite("loss")
+    assert found.is_not_finite("reward")

@@ -25,6 +25,9 @@ RADII = (1e-4, 1e-2, 1.0, 5.0)
 class Quadratic(nn.Module):
     """½ θᵀAθ + bᵀθ of weights in two tensors, float64."""
 
+    a: Tensor
+    b: Tensor
+
     def __init__(self, seed: int = 0, sharpest: float = 0.1) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(seed)
@@ -98,7 +101,7 @@ def test_a_scaled_loss_gives_the_scaled_gradient() -> None:
     passes = PlainPasses(scaled.loss)
     passes.gradient_scale = 1024.0
     for form, strength in (("norm", 0.8), ("squared", 0.3), ("share", 0.5)):
-        settings = {"gradient_penalty_form": form, "gradient_penalty_strength": strength}
+        settings: dict[str, Any] = {"gradient_penalty_form": form, "gradient_penalty_strength": strength}
         seen = penalized(usual, PlainPasses(usual.loss), gradient_penalty_radius=0.5, **settings)
         also = penalized(scaled, passes, gradient_penalty_radius=0.5, **settings)
         torch.testing.assert_close(gradient(scaled), 1024 * gradient(usual), rtol=1e-9, atol=0)
@@ -282,7 +285,7 @@ def test_a_second_gradient_that_is_not_finite_is_left_out_and_counted() -> None:
 def test_only_every_so_many_steps_have_a_penalty() -> None:
     model = Quadratic()
     passes = PlainPasses(model.loss)
-    settings = {"gradient_penalty_every": 3, "gradient_penalty_radius": 0.1}
+    settings: dict[str, Any] = {"gradient_penalty_every": 3, "gradient_penalty_radius": 0.1}
     with_penalty = [bool(penalized(model, passes, step=step, **settings)) for step in range(7)]
     assert with_penalty == [True, False, False, True, False, False, True]
 
@@ -308,7 +311,7 @@ def test_moving_some_weights_penalizes_the_norm_of_their_gradient() -> None:
     parameters = list(model.parameters())
     first = torch.autograd.grad(model.loss(), parameters, create_graph=True)
     of_norms = [each for each, (name, _) in zip(first, model.named_parameters(), strict=True) if "norm" in name]
-    length = torch.sqrt(sum(each.square().sum() for each in of_norms))
+    length = torch.stack([each.square().sum() for each in of_norms]).sum().sqrt()
     expected = flat(first) + 0.5 * 1e-5 * flat(torch.autograd.grad(length, parameters))
     penalized(
         model,

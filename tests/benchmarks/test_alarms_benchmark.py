@@ -40,7 +40,7 @@ def test_found_is_what_names_the_fault_after_it_began(benchmark: ModuleType) -> 
     keep(benchmark, "healthy-steady-parts", 12, ("ratio", "warn", 30))
     rows = benchmark.to_table([11, 12, 13]).splitlines()[2:]
     assert rows == [
-        "| sleeps | 3 | 1 of 3 | 9, 9 | slower (1) | slower (1), collapse (1) |",
+        "| sleeps | 3 | 1 of 3 | 9, 9 | slower (1) | collapse (1), slower (1) |",
         "| healthy-steady-parts | 2 | 1 alarms |  |  | ratio (1) |",
     ]
 

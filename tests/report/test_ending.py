@@ -105,7 +105,7 @@ def test_a_run_without_evaluations_ends_too(tmp_path: Path, before: Any, after: 
 
 def test_memory_is_shown_beside_its_plan_with_what_it_found(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [0.5], None, None)
-    kept = {
+    kept: dict[str, Any] = {
         "schema": "ascent.memory/1",
         "plan": None,
         "measured": {},

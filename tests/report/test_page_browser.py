@@ -331,7 +331,7 @@ def test_the_exported_file_stands_by_itself(browser: Any, folder: Path, tmp_path
 def test_during_a_real_training(browser: Any, tmp_path: Path) -> None:
     """`ascent report` beside `ascent train`: the run appears, grows, ends, and is exported."""
     train = [sys.executable, "-m", "ascent", "train", str(ROOT / "examples" / "quickstart.yaml")]
-    settings = ["tracking.folder=" + str(tmp_path / "runs"), "tracking.name=run", "trainer.max_steps=12"]
+    settings = ["tracking.folder=" + str(tmp_path / "runs"), "tracking.name=run", "trainer.max_steps=80"]
     training = subprocess.Popen([*train, *settings, "tracking.eval_tasks=8"], stdout=subprocess.DEVNULL)
     metrics = tmp_path / "runs" / "run" / "metrics.jsonl"
     report = None
@@ -355,7 +355,7 @@ def test_during_a_real_training(browser: Any, tmp_path: Path) -> None:
                 steps.append(len(metrics.read_text().splitlines()))
             visit.page.wait_for_selector(".badge.status-ended", timeout=60_000)
             visit.open("/runs/run/rollouts")
-            assert int(visit.page.locator(".found").get_attribute("data-total")) == 12 * 128
+            assert int(visit.page.locator(".found").get_attribute("data-total")) == 80 * 128
             visit.page.locator(".snippet a").first.click()
             visit.page.wait_for_selector(".tests")
         assert not visit.wrong

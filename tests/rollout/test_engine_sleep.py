@@ -35,7 +35,7 @@ def engine(asked: Asked, *, sleeps: bool) -> ColocatedEngine:
     """One whose vLLM is `asked`."""
     made = ColocatedEngine.__new__(ColocatedEngine)
     made._settings = EngineSettings("none", "float32", 64, sleeps=sleeps)
-    made._weights, made._engine, made._pending = asked, asked, {}  # type: ignore[assignment]
+    made._weights, made._engine, made._pending = asked, asked, {}
     made._sequence, made._version, made._asleep = 0, 0, False
     return made
 

@@ -245,28 +245,28 @@ def test_what_is_broken_off_goes_on_where_it_was(pair: Pair) -> None:
         for request in requests if turn else ():
             left = tuple(parts[place] for place in sorted(parts) if place[0] == request.group_id)
             left = tuple(each for each in left if each.finish_reason == "abort")
-            for each, part in requests_of(LocalGroup(request, 0, 0, begun=Begun((), left))):
-                assert part is not None
-                asked[each.group_id] = part
+            for each, before in requests_of(LocalGroup(request, 0, 0, begun=Begun((), left))):
+                assert before is not None
+                asked[each.group_id] = before
                 pair.engine.submit([each])
         came = []
         for _ in range(7):
             came += pair.engine.poll()
         came += pair.engine.abort() if turn < 3 else poll_all()
         assert pair.engine.unfinished() == 0
-        for each in came:
-            each = joined(asked[each.group_id], each) if asked else each
-            parts[each.group_id, each.index] = each
+        for part in came:
+            whole_part = joined(asked[part.group_id], part) if asked else part
+            parts[part.group_id, part.index] = whole_part
         assert {each.finish_reason for each in parts.values()} <= {"abort", "stop", "length"}
         pair.sync()  # the engine is as if nothing had been sampled
     assert parts.keys() == whole.keys()
     assert any(len(each.weight_spans) > 2 for each in parts.values())
-    for place, each in parts.items():
-        assert each.finish_reason == whole[place].finish_reason
-        assert len(each.logps) == len(each.token_ids)
+    for place, found in parts.items():
+        assert found.finish_reason == whole[place].finish_reason
+        assert len(found.logps) == len(found.token_ids)
         if pair.float32:
-            assert each.token_ids.tolist() == whole[place].token_ids.tolist()
-            assert each.logps.tolist() == pytest.approx(whole[place].logps.tolist(), abs=1e-4)
+            assert found.token_ids.tolist() == whole[place].token_ids.tolist()
+            assert found.logps.tolist() == pytest.approx(whole[place].logps.tolist(), abs=1e-4)
     assert pair.engine.stats().tokens_per_second > 0
 
 

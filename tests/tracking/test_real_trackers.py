@@ -61,7 +61,8 @@ def wanted(run: RunDirectory) -> Figures:
             line |= {f"{part}/{name}": value for name, value in (line.pop(part) or {}).items()}
         for name in ("total_steps", "generation", "signal_groups"):
             line.pop(name, None)
-        found[line.pop("step")] = {name: value for name, value in line.items() if value is not None}
+        step = line.pop("step")
+        found[step] = {name: value for name, value in line.items() if is_number(value)}
     assert sorted(found) == [1, 2, 3, 4, 5]
     return found
 
@@ -89,6 +90,7 @@ def of_trackio(run: RunDirectory) -> Figures:
     tables = 0
     for _, _, metrics in rows:
         content = json.loads(metrics)
+        assert not any(name.startswith("profiling/") for name in content), "TRL writes past the guard"
         tables += "samples" in content
         figures = {name.removeprefix("train/"): value for name, value in content.items() if is_number(value)}
         found[int(figures.pop("global_step"))] |= figures

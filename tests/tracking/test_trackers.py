@@ -283,6 +283,6 @@ def test_loggers_get_every_figure_flat(tiny_policy: Callable[..., Path], tmp_pat
         for name in ("step", "total_steps", "generation", "signal_groups"):
             line.pop(name)
         for name, value in line.items():
-            if value is not None:
+            if isinstance(value, (int, float)):  # objects, such as memory by phase, stay in the file
                 assert logs[name] == pytest.approx(value, rel=1e-6), name
         assert logs["alarm/length"] == 1.0

@@ -243,7 +243,7 @@ def test_with_a_penalty_that_adds_nothing_five_steps_are_grpos_bit_by_bit(
         same = {key for key, value in step.metrics.items() if rest[key] == value}
         timed = {key for key in rest if "time" in key or "per_second" in key or "mfu" in key or "shapes" in key}
         assert set(rest) - same <= timed
-    penalized = [step.metrics for step in also_seen.steps if not step.metrics["gradient_penalty/skipped"]]
+    penalized: list[Any] = [step.metrics for step in also_seen.steps if not step.metrics["gradient_penalty/skipped"]]
     assert penalized
     assert all(each["gradient_penalty/kl"] > 0 for each in penalized)
 
@@ -266,14 +266,15 @@ def test_a_failure_in_the_second_pass_leaves_the_weights_of_the_step_before(
     from transformers import TrainerCallback
 
     trainer = make_trainer(tiny_policy(), tmp_path, gpro=True, gradient_penalty_radius=0.1)
-    usual, before = trainer.compute_loss, []
+    usual = trainer.compute_loss
+    before: list[Any] = []
 
     class Before(TrainerCallback):
         def on_step_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
             before[:] = [each.detach().clone() for each in model.parameters()]
 
     def fails(*args: Any, **keywords: Any) -> Any:
-        if trainer._batches.kept._again and trainer.state.global_step == 2:
+        if trainer._numerics.passes.is_repeating and trainer.state.global_step == 2:
             raise RuntimeError("planted")
         return usual(*args, **keywords)
 
@@ -289,7 +290,9 @@ def test_a_failure_in_the_second_pass_leaves_the_weights_of_the_step_before(
 
 def test_what_was_seen_is_logged(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     _, seen = trained(tiny_policy(), tmp_path, gpro=True)
-    first = {key: value for key, value in seen.steps[0].metrics.items() if key.startswith("gradient_penalty/")}
+    first: dict[str, Any] = {
+        key: value for key, value in seen.steps[0].metrics.items() if key.startswith("gradient_penalty/")
+    }
     assert first["gradient_penalty/share"] == pytest.approx(1.0, rel=1e-3)
     assert first["gradient_penalty/probe/cosine"] > 0.8
     assert first["gradient_penalty/norm"] > 0
@@ -352,5 +355,9 @@ def test_the_fields_published_call(
     assert "tokenizer is taken for processing_class" in told
     trainer.train()
     assert trainer.state.global_step == 2
+    leveled: Any = GPROTrainer(str(tiny_policy()), vowels, npu_optim_level="O0", **keywords)
+    assert (leveled.args.npu_optim_level, leveled.args.bf16, leveled.args.max_steps) == ("O0", False, 2)
+    with pytest.raises(InputError, match="contradicts bf16=false"):
+        GPROTrainer(str(tiny_policy()), vowels, npu_optim_level="O1", **keywords)
     with pytest.raises(InputError, match="no reward"):
         GPROTrainer(str(tiny_policy()), gradient_penalty_weight=0.15, **keywords)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ class Order(Memory):
     def settle(self) -> None:
         self.events.append("settle")
 
-    def step(self, record: StepRecord) -> None:
+    def step(self, record: StepRecord) -> Mapping[str, float]:
         self.events.append("step")
+        return super().step(record)
 
 
 def test_each_rank_settles_before_all_of_them_meet(

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,11 @@ def test_a_server_killed_while_it_samples_while_it_takes_weights_and_between(
             if done == 2 and len(self.generations) == 2:
                 killer.kill("sampling")
 
-        def step(self, record: Any) -> None:
-            super().step(record)
+        def step(self, record: Any) -> Mapping[str, float]:
+            found = super().step(record)
             if record.step == 3:
                 killer.kill("between")
+            return found
 
     engine = Watched(service, WeightDelivery(ShmTransport("float32"), "float32"), holder_name="test")
     arguments = GRPOConfig(

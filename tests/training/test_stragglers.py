@@ -272,11 +272,7 @@ def test_old_log_probabilities_of_the_training_forward_are_those_of_a_pass_of_th
         ({"vllm_importance_sampling_correction": False}, "need the correction"),
         ({"engine": "transformers", "use_vllm": False}, "samples whole batches|need the correction"),
         ({"engine": FarEngine(), "verify": True}, "FarEngine can't hand out what it has"),
-        (
-            {"generation_kwargs": {"stop": ["\n"], "frequency_penalty": 0.1}},
-            "with stop, frequency_penalty a completion",
-        ),
-        ({"vllm_structured_outputs_regex": "(ab)+"}, "with structured_outputs a completion"),
+        ({"generation_kwargs": {"stop": ["\n"]}}, "with stop a completion"),
         ({"engine": None, "plain": True, "vllm_mode": "colocate"}, "oversample_factor would not be used"),
     ],
 )

@@ -152,7 +152,10 @@ def test_vllm_s_sampling_settings_are_trl_s(tiny_policy: Callable[..., Path], tm
     from ascent.rollout.vllm_arguments import sampling_arguments
 
     kwargs = {"stop": ["\n"], "max_tokens": 5, "top_k": 7, "stop_token_ids": [9], "structured_outputs": {"regex": "b"}}
-    settings = {"generation_kwargs": kwargs, "vllm_importance_sampling_correction": False}  # which these would bias
+    settings: dict[str, Any] = {
+        "generation_kwargs": kwargs,
+        "vllm_importance_sampling_correction": False,
+    }  # which these would bias
     trainer = make_trainer(tiny_policy(), tmp_path, engine=FarEngine(), **settings)
     sampling = trainer.sampling()
     assert (sampling.max_tokens, sampling.top_k, sampling.stop_token_ids) == (5, 7, (1, 9))

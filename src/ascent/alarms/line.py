@@ -43,7 +43,12 @@ class Line:
             value = within.get(inner) if isinstance(within, Mapping) else None
         if isinstance(value, str):
             return _NOT_FINITE.get(value)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            return float(value)
+        except OverflowError:  # JSON's whole numbers have no end
+            return math.inf if value > 0 else -math.inf
 
     def has(self, name: str) -> bool:
         """Whether the line has this finite figure, or this object."""

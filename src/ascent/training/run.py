@@ -29,7 +29,7 @@ from ascent.sandbox import Sandbox
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
-from ascent.tracking.trackers.guard import Beside, guard
+from ascent.tracking.trackers.guard import Beside, guard_trackers
 from ascent.tracking.trackers.names import named
 from ascent.tracking.trackers.places import PROJECT
 from ascent.training.arguments import GRPOConfig
@@ -148,7 +148,7 @@ def _train(
     say: Any,
 ) -> RunResult:
     beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
-    guard(trainer.callback_handler.callbacks, named(trainer.args.report_to), beside)
+    guard_trackers(trainer, named(trainer.args.report_to), beside)
     held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
     trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process

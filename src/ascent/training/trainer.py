@@ -28,6 +28,7 @@ from ascent.errors import InputError
 from ascent.rewards.base import ScoredReward
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.tracking.run_directory import RunState
+from ascent.tracking.trackers.guard import has_trackers
 from ascent.training.arguments import default_arguments, own_setting
 from ascent.training.batches.correction import Corrected, without_old_pass
 from ascent.training.batches.drawing import hooks as drawing
@@ -356,4 +357,4 @@ class GRPOTrainer(Checkpointing):
         record = step_record(self.state, generation, metrics, signals, times, engine, use)
         here = self._recorder if self.accelerator.is_main_process else None
         found = None if here is None else here.step(record)
-        logged.add(self._metrics["train"], record, found or {}, trackers=bool(self.args.report_to))
+        logged.add(self._metrics["train"], record, found or {}, trackers=has_trackers(self))

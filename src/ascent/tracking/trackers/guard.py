@@ -103,6 +103,19 @@ for _event in _EVENTS:
     setattr(Guarded, _event, _forwarded(_event))
 
 
+def guard_trackers(trainer: Any, trackers: Sequence[Known], beside: Beside) -> None:
+    """Guard those of a Trainer. They leave its `args.report_to`, by which TRL would write to some of them itself, where
+    nobody guards it."""
+    guard(trainer.callback_handler.callbacks, trackers, beside)
+    names = {known.name for known in trackers}
+    trainer.args.report_to = [name for name in trainer.args.report_to if name not in names]
+
+
+def has_trackers(trainer: Any) -> bool:
+    """Whether a Trainer tells trackers, guarded or not."""
+    return bool(trainer.args.report_to) or any(isinstance(each, Guarded) for each in trainer.callback_handler.callbacks)
+
+
 def guard(callbacks: list[Any], trackers: Sequence[Known], beside: Beside) -> None:
     """Replace the callbacks of trackers in a Trainer's list."""
     kinds = {INTEGRATION_TO_CALLBACK[known.name]: known.name for known in trackers}

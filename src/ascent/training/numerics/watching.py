@@ -43,4 +43,4 @@ def watch(trainer: Any, recorder: Recorder | None, tell: Callable[[str], None]) 
         check_before_float16(trainer.model, trainer._prompt_ids(rows), tell)
     trainer.add_callback(guard)
     run = recorder.run.bad_steps if isinstance(recorder, RunRecorder) else Path(args.output_dir) / "bad-steps"
-    return Numerics(guard, StepPasses(), Sources(tell), BadSteps(run, tell), tell)
+    return Numerics(guard, StepPasses(), Sources(trainer.tell_alarm), BadSteps(run, tell), tell)
