@@ -83,6 +83,12 @@ FAULTY: dict[str, tuple[str, str]] = {
         "disk-full",
         "(raylet) [2026-01-01] file_system_monitor.cc:116: /tmp/ray/s is over 95% full, available space: 2 GB\n",
     ),
+    "a model type that transformers lacks": (
+        "architecture-unknown",
+        '  File "/opt/transformers/models/auto/configuration_auto.py", line 7, in from_pretrained\n'
+        '    config_class = CONFIG_MAPPING[config_dict["model_type"]]\n'
+        "KeyError: 'soup3_moe'\n",
+    ),
     "libascendcl": (
         "cann-env-not-sourced",
         'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    import torch_npu\n'
