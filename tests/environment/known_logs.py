@@ -12,6 +12,83 @@ FAULTY: dict[str, tuple[str, str]] = {
         "ImportError: libatb.so: cannot open shared object file: No such file or directory\n"
         "RuntimeError: Failed to load the backend extension: torch_npu. You can disable extension auto-loading with TORCH_DEVICE_BACKEND_AUTOLOAD=0.\n",
     ),
+    "an option of another command": (
+        "command-option-refused",
+        "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --frobnicate 3\n",
+    ),
+    "options that were handed on": (
+        "command-option-refused",
+        "[rank1]: ValueError: remaining_argv: ['--use-soup', 'true']\n",
+    ),
+    "fusion with an adapter": (
+        "gradient-fusion-without-buffer",
+        '  File "/opt/megatron/tensor_parallel/layers.py", line 12, in backward\n'
+        "AttributeError: 'Parameter' object has no attribute 'main_grad'\n",
+    ),
+    "all of a step is nan": (
+        "nan-grad-grpo",
+        "step:9 - actor/pg_loss:nan - actor/grad_norm:nan - critic/rewards/mean:-1.000 - critic/rewards/max:-1.000 "
+        "- critic/rewards/min:-1.000 - critic/advantages/max:0.000 - critic/advantages/min:0.000 "
+        "- response_length/clip_ratio:1.000\n",
+    ),
+    "the server closed the connection": (
+        "server-went-away",
+        '  File "/opt/trl/extras/vllm_client.py", line 9, in update_named_param\n'
+        "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))\n",
+    ),
+    "killed by the shell after an error": (
+        "kernel-grid-too-large",
+        "RuntimeError: grid should be less than 65536! You can try another tiling\n"
+        "serve.sh: line 8: 4711 Killed                  python -m server\n",
+    ),
+    "killed by the shell alone": (
+        "shell-reports-killed",
+        "serve.sh: line 8: 4711 Killed                  python -m server\n",
+    ),
+    "no driver in the container": ("gpu-not-reachable", "RuntimeError: No CUDA GPUs are available\n"),
+    "gloo finds nobody": (
+        "gloo-mesh-failed",
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:9] no error\n",
+    ),
+    "a tensor of the host in a collective": (
+        "cpu-tensor-in-collective",
+        "RuntimeError: No backend type associated with device type cpu\n",
+    ),
+    "roles out of turn": (
+        "chat-template-refuses",
+        "jinja2.exceptions.TemplateError: Conversation roles must alternate user/assistant/user/assistant/...\n",
+    ),
+    "float16 at its end": (
+        "loss-scale-exhausted",
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n",
+    ),
+    "an empty layer": ("parameters-on-meta", "NotImplementedError: Cannot copy out of meta tensor; no data!\n"),
+    "another optimizer in the checkpoint": (
+        "resume-does-not-fit",
+        "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group\n",
+    ),
+    "ranks on different ways": (
+        "zero3-different-paths",
+        "RuntimeError: still have inflight params [<bound method Init.ds_summary of Parameter>]\n",
+    ),
+    "a driver without headers": (
+        "driver-installation-failed",
+        "[ERROR] Failed to install driver, kernel source not found\n",
+    ),
+    "a package on the driver's node only": (
+        "package-missing-on-worker",
+        "ray.exceptions.RaySystemError: System error: No module named 'mytask'\n",
+    ),
+    "Ray's folder is full": (
+        "disk-full",
+        "(raylet) [2026-01-01] file_system_monitor.cc:116: /tmp/ray/s is over 95% full, available space: 2 GB\n",
+    ),
+    "a model type that transformers lacks": (
+        "architecture-unknown",
+        '  File "/opt/transformers/models/auto/configuration_auto.py", line 7, in from_pretrained\n'
+        '    config_class = CONFIG_MAPPING[config_dict["model_type"]]\n'
+        "KeyError: 'soup3_moe'\n",
+    ),
     "libascendcl": (
         "cann-env-not-sourced",
         'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    import torch_npu\n'
@@ -435,6 +512,19 @@ FAULTY: dict[str, tuple[str, str]] = {
 }
 
 HEALTHY: dict[str, str] = {
+    "what a warning says and work goes on": (
+        "[rank0]:[W101 10:00:00.100000000 ProcessGroupGloo.cpp:7] Warning: Unable to resolve hostname to a (local) address. Using loopback.\n"
+        "WARNING 01-01 10:00:01 [pool.py:3] Retrying after connection broken by RemoteDisconnected: /v1/completions\n"
+        "WARNING 01-01 10:00:02 [gpu.py:3] Failed to initialize NVML; using another way\n"
+        "[rank1]:[W101 10:00:03.100000000 TCPStore.cpp:1] [c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe\n"
+        "{'train_runtime': 812.1, 'train_loss': 0.3}\n"
+    ),
+    "NCCL takes its leave": (
+        "Saving model checkpoint to /out/checkpoint-40\n"
+        "{'train_runtime': 812.1, 'train_loss': 0.3}\n"
+        "node1:12:13 [0] NCCL INFO misc/socket.cc:7 -> 3\n"
+        "{'train_runtime': 812.1, 'train_loss': 0.3}\n"
+    ),
     "vllm start": (
         "INFO 11-29 10:00:01 [__init__.py:36] Available plugins for group vllm.platform_plugins:\n"
         "INFO 11-29 10:00:01 [__init__.py:38] - ascend -> vllm_ascend:register\n"

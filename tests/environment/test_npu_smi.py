@@ -194,6 +194,47 @@ def test_table_of_which_nothing_is_read_is_no_all_clear() -> None:
     assert [(each.rule, each.level) for each in found] == [("A603", "warning")]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2), (0, 2, 1)], ids=["as printed", "bus column lost", "moved"])
+def test_second_row_is_read_by_form_whatever_columns_were_lost_or_moved(order: tuple[int, ...]) -> None:
+    table = npu_tables.ddr_table([(4, "310P3", "Warning", 0, 1, "0000:82:00.0", 11, 1500, 21000)])
+    row = next(line for line in table.splitlines() if "0000:82" in line)
+    moved = "|".join(row.strip("|").split("|")[index] for index in order)
+    (device,) = npu_smi.parse(table.replace(row, f"|{moved}|")).devices
+    assert (device.npu, device.health, device.memory_used_mb, device.memory_total_mb) == (4, "Warning", 1500, 21000)
+    assert device.aicore_percent == 11
+
+
+def test_range_of_load_gives_its_upper_end() -> None:
+    table = npu_tables.ddr_table([(0, "310B1", "OK", 0, 0, "0000:01:00.0", 0, 700, 7000)])
+    (device,) = npu_smi.parse(table.replace("| 0            700", "| 0-63         700")).devices
+    assert device.aicore_percent == 63
+
+
+@pytest.mark.parametrize("name", ["xxx", "***", "NPU-A"])
+def test_masked_name_is_a_device_below_a_head_only(name: str) -> None:
+    table = npu_tables.hbm_table([(6, name, "OK", 0, None, "0000:41:00.0", 0, 3000, 65536)])
+    assert [(each.npu, each.health) for each in npu_smi.parse(table).devices] == [(6, "OK")]
+    assert not npu_smi.parse("| 6     soup | OK | fresh |\n").devices
+
+
+def test_processes_of_a_query_keep_their_card_and_chip() -> None:
+    line = "        Process id:{}      Process name:{}      Process memory(MB):{}\n"
+    block = "        NPU ID                         : {}\n"
+    text = (
+        block.format(3)
+        + line.format(70, "python3.11", 900)
+        + line.format(71, "", 12)
+        + "        Chip ID                        : 1\n"
+        + block.format(5)
+        + line.format(80, "ray::Actor", 33)
+    )
+    assert [(each.npu, each.chip, each.pid, each.name, each.memory_mb) for each in npu_smi.parse(text).processes] == [
+        (3, 1, 70, "python3.11", 900),
+        (3, 1, 71, "", 12),
+        (5, 0, 80, "ray::Actor", 33),
+    ]
+
+
 def test_queries_name_their_devices() -> None:
     block = "\nNPU ID : {}\nProduct Name : X\nSerial Number : 1\nChip Count : 1\n"
     listed = "Total Count : 2\n" + block.format(0) + block.format(4)

@@ -110,6 +110,8 @@ def test_vllm_ascend_collect_env_is_read_whole() -> None:
         ("vllm-ascend版本：0.9.1\nCANN版本：8.2.RC1\n", {"vllm-ascend": "0.9.1", "CANN": "8.2.RC1"}),
         ("{'vllm': '0.11.0', \"torch\": \"2.7.1\"}", {"vllm": "0.11.0", "torch": "2.7.1"}),
         ("vllm-0.11.0+empty-py3-none-any.whl", {"vllm": "0.11.0+empty"}),
+        ("- torch / torch_npu: 2.9.0 / 2.9.0.post2", {"torch": "2.9.0", "torch-npu": "2.9.0.post2"}),
+        ("vLLM/vLLM-Ascend: 0.18.0/0.18.0rc1", {"vllm": "0.18.0", "vllm-ascend": "0.18.0rc1"}),
     ],
 )
 def test_forms_of_versions(text: str, expected: dict[str, str]) -> None:

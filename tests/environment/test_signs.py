@@ -31,6 +31,13 @@ ERRORS = [
     "mylib.FrobnicationError: no frobs left",
     "EK0042: [PID: 3] unheard of",
     "训练失败：",
+    "foo.bar.FrobInvalid: the third column is a string",
+    "some.wire.rpc.CallExceeded: 30 s are over",
+    "trainer: AssertionError: 4 frobs for 2 heads",
+    "RuntimeError: mesh failed with [../third_party/pair.cc:7] no error",
+    "drvErr=12, drvRetCode=12",
+    "NVRM: Xid (PCI:0000:01:00): 31, pid=9",
+    "fixp_error0 info: 0x1, fixp_error1 info: 0x2, fsmId:0",
 ]
 NONE = [
     "INFO 01-01 10:00:00 [a.py:1] retrying after an error",
@@ -43,6 +50,8 @@ NONE = [
     "Process exited with code 0",
     "export LOG_LEVEL=ERROR",
     "--on-error continue",
+    "my.pkg.Loader: 3 files",
+    "checked 12 files, no errors",
 ]
 WORK = [
     "{'train_runtime': 812.1, 'train_loss': 0.3}",
@@ -53,6 +62,8 @@ WORK = [
     " 45%|####5     | 120/266 [10:00<12:00,  4.9s/it]\n 46%|####5     | 121/266 [10:05<11:55,  4.9s/it]",
     "step:34 - actor/entropy:0.2 - critic/score/mean:0.4",
     "12 passed in 3.1s",
+    "{'loss': 0.1, 'reward': 0.4, 'reward_std': 0.2}\n 41%|####      | 82/200 [11:12:13<16:00:00, 500s/it]",
+    "Final validation metrics: {'val/reward/mean@1': 0.4}",
 ]
 
 

@@ -20,7 +20,18 @@ def engine(usages: list[float], waiting: int = 0, running: int = 3) -> str:
     )
 
 
+def idle(rows: int, rate: float = 0.0, running: int = 2, waiting: int = 0) -> str:
+    row = (
+        "INFO 01-01 10:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
+        f"Avg generation throughput: {rate} tokens/s, "
+        f"Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: 3.0%\n"
+    )
+    return rows * (row + 'INFO:     127.0.0.1:9 - "GET /health HTTP/1.1" 200 OK\n')
+
+
 SYMPTOMS = {
+    "requests and no token": ("engine-makes-no-progress", idle(2, 80.0) + idle(5)),
+    "a queue and no token": ("engine-makes-no-progress", idle(5, running=0, waiting=3)),
     "free memory falls": (
         "device-memory-leaks",
         "".join(f"after sleep: free memory: {60 - 1.5 * i:.2f} GiB\n" for i in range(6)),
@@ -50,6 +61,9 @@ SYMPTOMS = {
     "token 0, many": ("token0-output-fp16-overflow", "Generated text: '" + "!" * 300 + "'\n"),
 }
 GOOD = {
+    "engine without requests": idle(9, running=0),
+    "a long prompt, then tokens": idle(6) + idle(1, 40.0),
+    "a short wait at the end": idle(4, 40.0) + idle(2),
     "memory goes up and down": "".join(f"free memory: {60 - (i % 3):.2f} GiB\n" for i in range(9)),
     "memory rises once": "free memory: 60.0 GiB\nfree memory: 20.0 GiB\nfree memory: 20.0 GiB\nfree memory: 19.9 GiB\n",
     "cache busy, nobody waits": engine([99.0, 99.5, 99.9, 98.0]),

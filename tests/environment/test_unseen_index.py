@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 DATA = Path(__file__).resolve().parents[2] / "src/ascent/environment/data/faults"
-INDEXES = [Path(__file__).parent / "unseen" / name for name in ("open.toml", "sealed.toml", "second.toml")]
+INDEXES = [
+    Path(__file__).parent / "unseen" / name for name in ("open.toml", "sealed.toml", "second.toml", "third.toml")
+]
 CASES: list[dict[str, Any]] = [case for index in INDEXES for case in tomllib.loads(index.read_text("utf-8"))["case"]]
 KINDS = {
     "log": {"cause", "fix", "ids", "cause_words", "fix_words", "visible"},

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ascent.environment.log_scan import Line
 
 _EXCEPTION = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Timeout|Fault|Failure|StopIteration|SystemExit))"
+    r"(?<![\w.])(?P<name>[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Timeout|Fault|Failure|StopIteration|SystemExit"
+    r"|\.[A-Z]\w*(?:Invalid|Failed|Exceeded|NotFound|Denied|Refused|Unavailable|Exhausted|Corrupted|OutOfResources)))"
     r"\b:?\s*(?P<said>.*)"
 )
 _FRAME = re.compile(r"File \"(?P<file>[^\"]+)\",?(?: line (?P<line>\d+))?(?:, in (?P<function>\S+))?")

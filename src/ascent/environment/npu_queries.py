@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ascent.environment.inventory import Device
+from ascent.environment.inventory import Device, DeviceProcess
 
 # `-m`: NPU, chip, logical id (Ascend 950: and physical, and slot), name. Controllers have none.
 _MAPPING = re.compile(r"^[ \t]*(\d+)\s+(\d+)\s+(\d+)\s+(?:\d+\s+){0,2}(Ascend\s?\S+)\s*$", re.M)
 _PAIR = re.compile(r"^[ \t|]*([A-Za-z][\w ()/%.-]{1,40}?)\s*[:：]\s*(\S.*?)?[ \t|]*$")
 _QUERY = re.compile(r"npu-smi\s+info\s+-t\s+\w+[^\n]*?-i\s+(\d+)(?:[^\n]*?-c\s+(\d+))?")
+# `-t proc-mem`: one line for each process.
+_PROCESS = re.compile(r"Process id\s*:\s*(\d+)\s+Process name\s*:[ \t]*(\S*)\s+Process memory\(MB\)\s*:\s*(\d+)", re.I)
+_PLACE = re.compile(r"^[ \t|]*(NPU|Chip) ID\s*:\s*(\d+)", re.I)
 _TELLS = ("health", "capacity", "usage rate", "chip name", "chip type", "error code", "product name", "serial number")
 _SUMMARY = "total count"
 
@@ -22,6 +25,26 @@ def devices(text: str) -> list[Device]:
         for npu, chip, logical, name in _MAPPING.findall(text)
     ]
     return mapped or [_device(index, block) for index, block in enumerate(_blocks(text))]
+
+
+def processes(text: str) -> list[DeviceProcess]:
+    """The processes that `-t proc-mem` lists. It names the card before them and the chip after them."""
+    found: list[DeviceProcess] = []
+    waiting: list[tuple[int, str, int]] = []
+    npu = 0
+
+    def place(chip: int) -> None:
+        found.extend(DeviceProcess(npu, chip, pid, name, used) for pid, name, used in waiting)
+        waiting.clear()
+
+    for line in text.splitlines():
+        if match := _PROCESS.search(line[:300]):
+            waiting.append((int(match[1]), match[2], int(match[3])))
+        elif match := _PLACE.match(line):
+            place(int(match[2]) if match[1].lower() == "chip" else 0)
+            npu = int(match[2]) if match[1].lower() == "npu" else npu
+    place(0)
+    return found
 
 
 def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:

@@ -12,10 +12,11 @@ from ascent.environment.npu_queries import HEALTH_STATES, plain_name, state
 
 _BANNER = re.compile(r"npu-smi\s+v?(\d[\w.]*)(?:\s+Version:\s*v?(\d[\w.]*))?")
 _NAME_CELL = re.compile(r"(\d+)\s+((?:Ascend\s*)?\d{3}\w*(?:[-_]\w+)*|Ascend\w+)")
+_ANY_NAME_CELL = re.compile(r"(\d+)\s+([\w*.-]+)")
 _CHIP_CELL = re.compile(r"(\d+)(?:\s+(\d+|NA|-))?")
 _BUS_CELL = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d|NA|-")
 _USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
-_AICORE = re.compile(r"\s*(\d+|NA|-)\b")
+_AICORE = re.compile(r"\s*(?:\d+-)?(\d+|NA|-)(?=[\s%|]|$)")
 _PROCESS = re.compile(r"(\d+)\s+(\d+)")
 # A failure of npu-smi itself; looked for in lines that name dcmi or npu-smi.
 _FAILURE = re.compile(
@@ -42,10 +43,11 @@ def parse(text: str) -> NpuSmi:
         table.add(line)
     table.finish()
     devices = table.devices or npu_queries.devices(text)
+    processes = table.processes or npu_queries.processes(text)
     failure = _failure(text)
     unread = tuple(dict.fromkeys(table.unread))
-    if devices or table.processes:
-        return NpuSmi("read", driver, tuple(devices), tuple(table.processes), unread=unread)
+    if devices or processes:
+        return NpuSmi("read", driver, tuple(devices), tuple(processes), unread=unread)
     if failure:
         return NpuSmi("failed", driver, error=failure, unread=unread)
     return NpuSmi("read" if banner else "not stated", driver, unread=unread)
@@ -103,7 +105,7 @@ class _Table:
             cells = [f"{cells[0]} {cells[1]}".strip(), *cells[2:]]
         if len(cells) >= 4 and (process := _process(cells)):
             self.processes.append(process)
-        elif (head := _head(cells)) is not None:
+        elif (head := _head(cells, any_name=bool(self.columns))) is not None:
             self._alone()
             self.head = head
         elif len(cells) >= 2 and (device := _device(cells, self.head, len(self.devices), self.columns)):
@@ -129,22 +131,25 @@ def _digits(cell: str) -> str:
     return cell if cell.upper() == "OK" else _MISREAD.sub("0", cell)
 
 
-def _head(cells: list[str]) -> tuple[int, str, str] | None:
-    """Number, name and health of a device's first row."""
+def _head(cells: list[str], *, any_name: bool) -> tuple[int, str, str] | None:
+    """Number, name and health of a device's first row; below a head of the table a name may be masked."""
     if not 2 <= len(cells) <= 4:
         return None
-    name = _NAME_CELL.fullmatch(cells[0])
+    name = _NAME_CELL.fullmatch(cells[0]) or (_ANY_NAME_CELL.fullmatch(cells[0]) if any_name else None)
     if name is None or not any(state(cells[1]).lower() == each.lower() for each in HEALTH_STATES):
         return None
     return int(name[1]), name[2], cells[1]
 
 
 def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, columns: str) -> Device | None:
+    """A device's second row. Bus and memory are known by their form: a paste may have lost or moved a column."""
     chip = _CHIP_CELL.fullmatch(cells[0] or ("0" if head else ""))
-    bus = _BUS_CELL.fullmatch(cells[1])
-    if chip is None or not (bus or cells[1] == "") or (head is None and (bus is None or cells[1] in ("NA", "-"))):
+    bus = next((cell for cell in cells[1:] if cell == "" or _BUS_CELL.fullmatch(cell)), None)
+    if chip is None or (head is None and bus in (None, "", "NA", "-")):
         return None
-    figures = cells[2] if len(cells) > 2 else ""
+    figures = "  ".join(cell for cell in cells[1:] if cell != bus)
+    if bus is None and not _USAGE.search(figures):
+        return None
     second = int(chip[2]) if chip[2] and chip[2].isdigit() else None
     usages = [(int(used), int(total)) for used, total in _USAGE.findall(figures)]
     # Where HBM stands it is the last pair; a chip without HBM shows its DDR only.
@@ -161,7 +166,7 @@ def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, col
         name=plain_name(name),
         health=state(health),
         physical=second,
-        bus=cells[1],
+        bus=bus or "",
         aicore_percent=int(load[1]) if load and load[1].isdigit() else None,
         memory_used_mb=used,
         memory_total_mb=total,

@@ -144,6 +144,12 @@ _SMI_ROW = re.compile(r"\s*(?:\+[-=+]+\s*$|\|\s*(?:\d+\s|NPU\s|Chip\s|No running
 _JOINED = re.compile(r"vllm/(vllm[_-]ascend)", re.I)
 _SPACED_RC = re.compile(r"(\d\.\d+)\s+(rc\d)", re.I)
 _SQUEEZED = re.compile(r"vllm[_-]ascend\s*[:=]?\s*v?0(\d{1,2})(\d)(rc\d+)(?!\d)", re.I)
+# "torch / torch_npu: 2.10.0 / 2.10.0.post2": as many versions as names.
+_PAIR = re.compile(
+    rf"^(?P<head>[\s*|-]*)(?P<one>[A-Za-z][\w-]*)\s*/\s*(?P<two>[A-Za-z][\w-]*)\s*[:=|]\s*"
+    rf"(?P<first>{_NUMBER})\s*/\s*(?P<second>{_NUMBER})",
+    re.M,
+)
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WIDE = str.maketrans(
     {"：": ":", "＝": "=", "（": "(", "）": ")", "，": ",", "；": ";", "｜": "|", "\u00a0": " ", "\r": None}
@@ -167,6 +173,7 @@ def parse(text: str) -> Environment:
     text = _ANSI.sub("", text[:_LIMIT]).translate(_WIDE).replace("**", "")
     text = "\n".join(line[:_LONGEST_LINE] for line in text.splitlines())
     smi = npu_smi.parse(text)
+    text = _PAIR.sub(r"\g<head>\g<one>: \g<first>\n\g<two>: \g<second>", text)
     text = _SPACED_RC.sub(r"\1\2", _JOINED.sub(r"\1", text))
     prose = "\n".join(line for line in text.splitlines() if not _is_smi_row(line))
     remarks: list[str] = []

@@ -10,8 +10,11 @@ from importlib import resources
 from ascent.environment.log_scan import Line, Scan
 
 _BRACKETED = re.compile(r"\[[^\]\n]{0,200}\]:?|\([^)\n]{0,200}\)|[\w./-]{1,80}\.py:\d+\]")
-_BEFORE_ERROR = re.compile(r"[\d:., |>*-]*(?:ERROR|E)?[\d:., |>*-]*(?:[A-Za-z_][\w.]*\.)?")
-_NAMED = re.compile(r"\b\w*(?:Error|Exception|Interrupt|Timeout)\b(?::|\s*$|\()")
+_BEFORE_ERROR = re.compile(r"[\d:., |>*-]*(?:ERROR|E)?[\d:., |>*-]*(?:[A-Za-z]\w*: )?(?:[A-Za-z_][\w.]*\.)?")
+_NAMED = re.compile(
+    r"\b\w*(?:Error|Exception|Interrupt|Timeout)\b(?::|\s*$|\()"
+    r"|(?<=\w\.)[A-Z]\w*(?:Invalid|Failed|Exceeded|NotFound|Denied|Refused|Unavailable|Exhausted|Corrupted|OutOfResources)\b:"
+)
 _SIGNS = tomllib.loads(resources.files("ascent.environment").joinpath("data", "signs.toml").read_text("utf-8"))
 MILD = re.compile("|".join(_SIGNS["mild"]))
 _FORM = re.compile("|".join(_SIGNS["error"]))

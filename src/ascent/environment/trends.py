@@ -21,6 +21,8 @@ _MEMORY = re.compile(
 _CACHE = re.compile(r"KV cache usage: (\d+(?:\.\d+)?)%")
 _WAITING = re.compile(r"(?:Waiting|Pending): (\d+)")
 _RUNS_NONE = re.compile(r"Running: 0\b")
+_TOKENS = re.compile(r"throughput: *(\d+(?:\.\d+)?) *tokens/s")
+_RUNS_SOME = re.compile(r"Running: [1-9]")
 _STARTS = re.compile(
     r"vLLM API server version|Starting vLLM API server|Initializing a V1 LLM engine|Initializing an LLM engine"
     r"|vllm serve "
@@ -45,6 +47,7 @@ def read(scan: Scan, rows: Rows) -> dict[str, int]:
     found: dict[str, int] = {}
     _leaks(scan.gauges, found)
     _full_cache(scan.gauges, found)
+    _no_tokens(scan.gauges, found)
     _collapse(rows, found)
     _cut_off(scan, found)
     return found
@@ -82,6 +85,19 @@ def _full_cache(series: Sequence[Line], found: dict[str, int]) -> None:
     ]
     if len(stuck) > 1 and stuck[-1] is usages[-1][0]:
         found.setdefault("kv-cache-stuck", usages[brim][0].number)
+
+
+def _no_tokens(series: Sequence[Line], found: dict[str, int]) -> None:
+    """An engine that to the end of the log has requests and neither reads a prompt nor writes a token."""
+    rows = [(line, [float(each) for each in _TOKENS.findall(line.text)]) for line in series]
+    rows = [(line, rates) for line, rates in rows if rates]
+    idle = 0
+    for line, rates in reversed(rows):
+        if max(rates) > 0 or not (_RUNS_SOME.search(line.text) or _queue(line.text)):
+            break
+        idle += 1
+    if idle >= _LEAST:
+        found["engine-without-tokens"] = rows[-idle][0].number
 
 
 def _queue(text: str) -> int:
