@@ -3,7 +3,7 @@
 In floating-point operations of one layer: 2 for each weight a token meets; 4 d for each query head and pair, d being
 the width of a head (one product for the score, one for the value). Only ratios matter here. Attention runs less
 efficiently than matrix products: `_CAUSAL`, `_MASKED` and `_PASS_TOKENS` were fitted to forward and backward passes of
-a small Llama on a CPU, at widths from 32 to 2048 (`sdpa`). `_LAUNCH` is an estimate, not measured.
+a small Llama on a CPU, at widths from 32 to 2048 (`sdpa`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ _CAUSAL = 0.65  # the causal kernel leaves out the pairs above the diagonal
 _MASKED = 1.25  # a mask of its own: all pairs
 _COPIED = 100.0  # what moving one number through memory costs, in operations
 _PASS_TOKENS = 32  # what starting a forward pass costs, in tokens
-_LAUNCH = 2e10  # the same on an accelerator, in operations: 50 microseconds of starting kernels at 400 TFLOP/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def cost_of(model: Model) -> CostModel:
     return _of_sizes(model.hidden, model.heads, model.kv_heads, model.head_dim, inner)
 
 
-def cost_model(config: Any, *, accelerator: bool = False) -> CostModel:
+def cost_model(config: Any) -> CostModel:
     """The cost model of a transformers config of a decoder."""
     hidden = config.hidden_size
     heads = config.num_attention_heads

@@ -75,7 +75,17 @@ def test_the_passes_of_a_step_are_read_as_they_were_written(tiny_policy: Policy,
         load_passes(tmp_path / "rank0.safetensors", torch.device("cpu"))
 
 
-@pytest.mark.parametrize("settings", [{}, {"loss_type": "grpo", "beta": 0.1, "plain": True}], ids=str)
+# the coefficient of the bonus has moved by the second step, far enough to be seen in the gradient
+ADAPTIVE = {
+    "use_adaptive_entropy": True,
+    "entropy_coef": 0.1,
+    "entropy_coef_delta": 0.5,
+    "entropy_coef_max": 1.0,
+    "entropy_target": 100.0,
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"loss_type": "grpo", "beta": 0.1, "plain": True}, ADAPTIVE], ids=str)
 def test_a_step_repeats_with_its_loss_and_gradients(
     tiny_policy: Policy, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

@@ -21,7 +21,8 @@ from ascent.training.batches.one_pass import ragged
 from ascent.training.batches.rows import Rows, SubBatch
 
 # What TRL's entropy bonus remembers from one step to the next; its loss moves it at the end of a step.
-_CONTROLLER = ("entropy_coef", "_last_world_entropy", "_entropy_window_stats")
+ENTROPY_BONUS = ("entropy_coef", "_last_world_entropy")
+_CONTROLLER = (*ENTROPY_BONUS, "_entropy_window_stats")  # what it sums up within a step
 
 
 @dataclass(slots=True)
@@ -48,6 +49,11 @@ class StepPasses:
         self.all: list[Pass] = []
         self.is_repeating = False
         self._controller: dict[str, Any] = {}  # before the step
+
+    @property
+    def entropy_bonus(self) -> dict[str, str]:
+        """The numbers with which TRL's entropy bonus went into the step, as text: JSON has no infinity."""
+        return {name: str(float(self._controller[name])) for name in ENTROPY_BONUS if name in self._controller}
 
     def note(self, trainer: Any, rows: Rows, items: Any) -> None:
         """A pass begins, unless it is without gradients, or a repetition."""

@@ -100,6 +100,7 @@ def _about(trainer: Any, finding: Finding, norm: float) -> dict[str, Any]:
         "micro_batches": trainer.current_gradient_accumulation_steps,
         "mixed_precision": accelerator.mixed_precision,
         "loss_scale": None if accelerator.scaler is None else accelerator.scaler.get_scale(),
+        "entropy_bonus": trainer._numerics.passes.entropy_bonus,
         "dtype": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
         "algorithm": trainer._algorithm.name,
         "packages": {name: _version(name) for name in _PACKAGES},

@@ -111,6 +111,8 @@ def read_about(folder: Path) -> dict[str, Any]:
         if about["schema"] != "ascent.bad_step/1":
             raise ValueError(f"schema {about['schema']!r}")
         Finding(**about["finding"])
+        for value in about.get("entropy_bonus", {}).values():
+            float(value)
         return about
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / STEP_FILE} is not what a run writes: {error}") from error

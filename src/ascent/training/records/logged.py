@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from numbers import Real
 from typing import Any
@@ -24,11 +24,20 @@ def add(metrics: dict[str, list[float]], record: StepRecord, found: Mapping[str,
 
 
 def flat(record: StepRecord) -> dict[str, float]:
-    """What else metrics.jsonl has of the step: `engine/`, `device/`, `signals/` and `shapes/`."""
+    """What else metrics.jsonl has of the step: `engine/`, `device/`, `signals/` and `shapes/`. Figures inside others
+    get the names of both, such as `device/phases/update/allocated`; what isn't a number is left out."""
     found: dict[str, Any] = {name: value for name, value in record.metrics.items() if name.startswith(_OURS)}
     parts: dict[str, Mapping[str, Any]] = {"device": record.device}
     if record.engine is not None:
         parts["engine"] = asdict(record.engine)
     for part, figures in parts.items():
-        found |= {f"{part}/{name}": value for name, value in figures.items()}
+        found |= dict(_leaves(part, figures))
     return {name: float(value) for name, value in found.items() if isinstance(value, Real) and math.isfinite(value)}
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        yield name, value
+        return
+    for inner, each in value.items():
+        yield from _leaves(f"{name}/{inner}", each)

@@ -81,6 +81,7 @@ def trainer_of(about: Mapping[str, Any], model: Path, dtype: str, output: Path) 
     from ascent import devices
     from ascent.tables import ALGORITHMS, load
     from ascent.training.arguments import GRPOConfig
+    from ascent.training.batches.kept_passes import ENTROPY_BONUS
     from ascent.training.trainer import GRPOTrainer
 
     settings = about["settings"]
@@ -112,6 +113,8 @@ def trainer_of(about: Mapping[str, Any], model: Path, dtype: str, output: Path) 
     trainer.vllm_importance_sampling_correction = settings["vllm_importance_sampling_correction"]
     trainer.current_gradient_accumulation_steps = about["micro_batches"]
     trainer.args.steps_per_generation = settings["steps_per_generation"]
+    kept = about.get("entropy_bonus", {})
+    vars(trainer).update({name: float(kept[name]) for name in ENTROPY_BONUS if name in kept})
     if trainer.accelerator.scaler is not None and about["loss_scale"] is not None:
         scaler = trainer.accelerator.scaler
         scaler.load_state_dict({**scaler.state_dict(), "scale": about["loss_scale"]})

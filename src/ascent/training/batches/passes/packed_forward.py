@@ -167,7 +167,7 @@ class PackedForward:
         return Limits(target.widths, one_pass, support.window, most, few_rows if few and not one_pass else exact)
 
     def _cost(self, target: Target) -> CostModel:
-        return cost_model(target.base.config, accelerator=target.device.type != "cpu")
+        return cost_model(target.base.config)
 
     def _record(self, choice: Choice, sequences: Sequences, distinct: Distinct) -> None:
         layout, rows, different = choice.layout, len(distinct.kind_B), len(distinct.rows_U)
