@@ -114,5 +114,5 @@ def read_about(folder: Path) -> dict[str, Any]:
         for value in about.get("entropy_bonus", {}).values():
             float(value)
         return about
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / STEP_FILE} is not what a run writes: {error}") from error
