@@ -79,6 +79,8 @@ def train(name: str, policy: Path, folder: Path) -> None:
     import torch
     from tests.training.batches.windows import arguments, drive, our_trainer, stock_trainer
 
+    from ascent.training.batches.passes.support import sharded
+
     scenario, rank = SCENARIOS[name], int(os.environ["RANK"])
     case = scenario.case
     batches = {**case.batches, "per_device_train_batch_size": case.ragged.rows // case.slices // RANKS}
@@ -88,6 +90,7 @@ def train(name: str, policy: Path, folder: Path) -> None:
     trainer = builder(policy, arguments(folder / "out", **settings), prompts=case.ragged.groups * case.generations)
     mine = [rows_of(generation, part(case, rank)) for generation in generations(scenario, policy)]
     windows = drive(trainer, mine)
+    assert sharded(trainer.model_wrapped) == bool(scenario.sharded)
     found = [
         {"gradient": window.gradient, "loss": window.logs["loss"], "metrics": window.metrics} for window in windows
     ]
