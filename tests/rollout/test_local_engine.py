@@ -256,7 +256,7 @@ def test_what_is_broken_off_goes_on_where_it_was(pair: Pair) -> None:
         assert pair.engine.unfinished() == 0
         for part in came:
             whole_part = joined(asked[part.group_id], part) if asked else part
-            parts[part.group_id, part.index] = whole_part
+            parts[whole_part.group_id, whole_part.index] = whole_part
         assert {each.finish_reason for each in parts.values()} <= {"abort", "stop", "length"}
         pair.sync()  # the engine is as if nothing had been sampled
     assert parts.keys() == whole.keys()
