@@ -89,9 +89,12 @@ def train(name: str, policy: Path, folder: Path) -> None:
 
 def main() -> None:
     """All that are named, one after another, in the same processes."""
+    from accelerate import PartialState
+
     policy, folder, *names = sys.argv[1:]
     for name in names:
         train(name, Path(policy), Path(folder))
+    PartialState().destroy_process_group()  # or its threads may end the process when it exits
 
 
 if __name__ == "__main__":

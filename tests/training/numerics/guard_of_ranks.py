@@ -66,6 +66,7 @@ def main() -> None:
     }
     trainer.accelerator.wait_for_everyone()
     (FOLDER / f"{RANK}.json").write_text(json.dumps(found))
+    trainer.accelerator.end_training()  # or the process group's threads may end the process when it exits
 
 
 if __name__ == "__main__":
