@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -269,3 +270,16 @@ def test_settings_may_stand_after_options(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert said in done.stderr
         assert ("unrecognized" in done.stderr) == (said == "unrecognized")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "plan --help", "diagnose {log}", "diagnose {log} --json"])
+def test_a_reader_that_leaves_is_no_fault(arguments: str, tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"[ERROR] {number}: torch.cuda.OutOfMemoryError\n" for number in range(3000)))
+    command = [sys.executable, "-m", "ascent", *arguments.format(log=log).split()]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import select
 import sys
 from collections.abc import Sequence
 
 from ascent import __version__
 from ascent.cli.verb import EXIT_BAD
 from ascent.errors import InputError
+
+_EXIT_READER_LEFT = 128 + 13  # as of a program that a closed pipe ends
 
 # Modules of this package, in the order in which help lists them.
 VERBS = (
@@ -44,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        return args.verb(args)
+        code: int = args.verb(args)
+        sys.stdout.flush()
+        return code
     except InputError as error:
         if args.debug:
             raise
@@ -53,11 +59,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PermissionError as error:
         if args.debug:
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}", file=sys.stderr)
         return EXIT_BAD
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        return _EXIT_READER_LEFT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_BAD
+
+
+def _reader_left() -> bool:
+    """Whether nobody reads standard output any more (`ascent ... | head`). Then what is left goes nowhere."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in output.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def build_parser() -> argparse.ArgumentParser:
