@@ -66,6 +66,7 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
         from ascent.training.run import train
 
         stopped = train(settings, run, resume=resume, notes=notes).stopped
+        _leave_the_group()
     except InputError:
         raise
     except Exception:
@@ -78,6 +79,14 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
     if stopped:  # the launcher takes any exit code but 0 for a failure, and would kill the other processes
         stopped_mark(launcher).touch()
     return 0
+
+
+def _leave_the_group() -> None:
+    """End this process's part in the process group, if there is one: a thread of it that finds the others gone may end
+    a process that is about to exit (SIGABRT), which a launcher takes for a failed training."""
+    from accelerate import PartialState
+
+    PartialState().destroy_process_group()
 
 
 def _rank() -> int:
