@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -553,3 +554,24 @@ def test_a_slot_that_dies_over_a_deep_tree_is_replaced_all_the_same() -> None:
             kill_while_it_sleeps(one, others, idle)
         assert future.result().infrastructure_error is not None
         assert one.submit(DOUBLE, TESTS).result().all_passed
+
+
+def test_a_program_takes_little_of_a_core_that_others_need() -> None:
+    """Beside work of this process, on one core: also where the kernel shares the CPU out by session."""
+    mine = os.sched_getaffinity(0)
+    spins = Program("import time\nend = time.monotonic() + 1.0\nwhile time.monotonic() < end: pass")
+    with Sandbox(slots=1) as made:
+        made.submit(DOUBLE, TESTS).result()
+        os.sched_setaffinity(0, {min(mine)})
+        try:
+            for pid in processes_below(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(pid, {min(mine)})
+            asked = made.submit(spins, [StdioTest("", "")])
+            began = time.thread_time()
+            while not asked.done():
+                pass
+            here, there = time.thread_time() - began, asked.result().cpu_seconds
+        finally:
+            os.sched_setaffinity(0, mine)
+    assert there < here / 3, f"{there:.2f} s beside {here:.2f} s"

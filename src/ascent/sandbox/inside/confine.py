@@ -3,9 +3,11 @@ by each child."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import struct
+import time
 from ctypes import c_char_p
 
 from ascent.sandbox.inside import landlock, seccomp
@@ -25,6 +27,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_SET_CHILD_SUBREAPER, _PR_CAP_AMBIENT = 36, 47
 _STACK = 64 << 20
 _RULESET_FD = 200
+_AUTOGROUP_TRIES, _AUTOGROUP_PAUSE = 40, 0.05  # seconds
 LAYERS = ("limits", "user", "namespaces", "landlock", "seccomp")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -244,6 +247,23 @@ def be_modest(nice: int, cores: list[int]) -> None:
     os.nice(max(0, nice - os.nice(0)))
     if cores:
         os.sched_setaffinity(0, cores)
+
+
+def lead_session(nice: int) -> None:
+    """Begin a session, which programs stay in and may not leave, and lower its priority. Where the kernel shares the
+    CPU out by session (autogroups), a process's own priority counts within its session only, and each session has one
+    of its own, which begins at 0. Where that can't be written, programs have the share of a session at 0."""
+    with contextlib.suppress(PermissionError):  # it leads a process group: the session is its own already
+        os.setsid()
+    for _ in range(_AUTOGROUP_TRIES if nice > 0 else 0):
+        try:
+            with open("/proc/self/autogroup", "w") as file:
+                file.write(str(nice))
+            return
+        except BlockingIOError:  # the kernel takes ten a second of all users but root
+            time.sleep(_AUTOGROUP_PAUSE)
+        except OSError:  # a kernel without autogroups
+            return
 
 
 def protect_slot() -> None:

@@ -33,6 +33,7 @@ def main() -> NoReturn:
     config, _, _ = wire.receive(sock)
     os.umask(0o077)
     confine.be_modest(config["nice"], config["cores"])
+    confine.lead_session(config["nice"])
     namespaced, reason = _move_into_namespaces(config, sock)
     confine.protect_slot()
     _signal.signal(_SIGTERM, _parent_died)
@@ -258,7 +259,7 @@ class _Runner:
         return Watched(pid)
 
     def _become(self, fds: tuple[int, ...], profile: str) -> None:
-        os.setsid()
+        os.setpgid(0, 0)
         _signal.signal(_SIGTERM, _signal.SIG_DFL)
         safe = [os.dup2(fd, 64 + place, inheritable=False) for place, fd in enumerate(fds)]
         for place, fd in enumerate(safe):
