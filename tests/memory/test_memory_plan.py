@@ -11,7 +11,7 @@ import pytest
 
 from ascent.cli import main
 from ascent.errors import InputError
-from ascent.memory import Batch, Engine, Layout, Plan, Settings, Trained, card, cards, plan
+from ascent.memory import Batch, Engine, Layout, Penalty, Plan, Settings, Trained, card, cards, plan
 from ascent.memory.advice import advice
 from ascent.memory.asked import asked
 from ascent.memory.cards import GIB
@@ -258,6 +258,111 @@ def test_more_cards_hold_all_weights_of_32b() -> None:
     found = layouts(made(settings, "Qwen/Qwen2.5-32B-Instruct").model, card("910B3"), 32, settings)
     assert found[0].what.startswith("all weights")
     assert layouts(made(settings, "Qwen/Qwen2.5-72B-Instruct").model, card("910B4"), 2, settings) == []
+
+
+# ---- GPRO -----------------------------------------------------------------------------------------------------------
+
+ALL = replace(LORA, trained=Trained(), engine=Engine(place="elsewhere"))
+
+
+def penalized(settings: Settings, **changed: object) -> Settings:
+    penalty = replace(Penalty(searches=False), **changed)  # type: ignore[arg-type]
+    return replace(settings, trained=replace(settings.trained, penalty=penalty))
+
+
+@pytest.mark.parametrize(
+    ("changed", "gradients"),
+    [({}, 1), ({"partial": True}, 2), ({"searches": True}, 3), ({"partial": True, "searches": True}, 4)],
+)
+def test_a_second_gradient_is_planned_as_it_is_kept(changed: dict[str, object], gradients: int) -> None:
+    """A copy of the weights and of each gradient that is kept, in float32, while passes are made."""
+    found = made(penalized(ALL, **changed))
+    parameters = found.model.parameters
+    terms = found.phase("training").terms
+    assert terms["moved weights"] == 4 * parameters
+    assert terms["earlier gradients"] == 4 * parameters * gradients
+    assert found.phase("training").total > made(ALL).phase("training").total + 4 * parameters * (1 + gradients - 1)
+    for name in ("start", "sampling", "optimizer step", "weight update"):
+        assert found.phase(name) == made(ALL).phase(name)
+
+
+def test_copies_are_of_the_weights_that_are_moved() -> None:
+    def copied(settings: Settings, model: str = SEVEN) -> int:
+        return made(settings, model).phase("training").terms["moved weights"]
+
+    model = made(ALL).model
+    assert copied(penalized(ALL, moves="norms")) == 4 * (2 * model.layers + 1) * model.hidden
+    without = copied(penalized(ALL, moves="without_embeddings"))
+    assert without == copied(penalized(ALL)) - 4 * 2 * model.vocabulary * model.hidden
+    assert copied(penalized(LORA)) == 4 * model.lora_parameters(16)
+    cut = penalized(replace(ALL, layout=Layout(8, 8)))
+    assert copied(cut) == 4 * model.parameters // 8
+    assert made(cut).phase("training").terms["earlier gradients"] == 4 * model.parameters // 8
+
+
+def test_looking_for_the_radius_beside_adapters_copies_frozen_weights_in_float32() -> None:
+    searching, fixed = made(penalized(LORA, searches=True)), made(penalized(LORA))
+    frozen = 4 * searching.model.parameters
+    assert searching.phase("training").terms["casts"] >= frozen
+    assert searching.phase("training").total > fixed.phase("training").total + frozen
+    assert "casts" not in fixed.phase("training").terms
+
+
+def test_what_gpro_refuses_is_refused() -> None:
+    with pytest.raises(InputError, match="weights in bfloat16 with GPRO"):
+        made(penalized(replace(ALL, trained=Trained(dtype="bfloat16"))))
+    with pytest.raises(InputError, match="norms with adapters"):
+        made(penalized(LORA, moves="norms"))
+
+
+def test_advice_for_gpro() -> None:
+    found = {each.setting: each.gains for each in advice(made(penalized(ALL, searches=True, partial=True)))}
+    copy = 4 * made(ALL).model.parameters
+    assert 1.5 * copy < found["algorithm.gradient_penalty_radius=NUMBER"] <= 2 * copy
+    assert found["algorithm.gradient_penalty_parameters=norms"] == pytest.approx(copy, rel=0.01)
+    assert found["algorithm.gradient_penalty_fraction=1"] == copy
+    assert found["algorithm=grpo"] >= 4 * copy
+    assert "model.dtype=bfloat16" not in found
+    settled = {each.setting for each in advice(made(penalized(ALL, moves="norms")))}
+    assert {each for each in settled if "gradient_penalty" in each} == {
+        "model.lora.r=16 model.dtype=bfloat16 algorithm.gradient_penalty_parameters=all"
+    }
+    over_two = advice(made(penalized(replace(ALL, layout=Layout(2)), searches=True)))
+    assert any("fsdp" in each.setting and "gradient_penalty_radius" in each.setting for each in over_two)
+
+
+@pytest.mark.parametrize(
+    ("given", "penalty"),
+    [
+        (["algorithm=gpro"], Penalty()),
+        (["algorithm.name=gpro", "algorithm.gradient_penalty_radius=0.01"], Penalty(searches=False)),
+        (["algorithm.name=gpro", "algorithm.gradient_penalty_fraction=0.5"], Penalty(partial=True)),
+        (["algorithm.name=gpro", "algorithm.gradient_penalty_parameters=norms"], Penalty("norms")),
+        (["algorithm.name=gpro", "algorithm.gradient_penalty_strength=0"], None),
+        ([], None),
+    ],
+)
+def test_configurations_and_command_lines_name_the_penalty(
+    given: list[str], penalty: Penalty | None, tmp_path: Path
+) -> None:
+    told = asked("Qwen/Qwen2.5-0.5B-Instruct", [*given, "model.dtype=float32"], device="910B3")
+    assert told.plan.settings.trained.penalty == penalty
+    assert ("GPRO's second gradient" in told.to_text()) == (penalty is not None)
+    run = tmp_path / "config.yaml"
+    run.write_text("model: {path: Qwen/Qwen2.5-0.5B-Instruct}\ntasks: {train: builtin}\n", encoding="utf-8")
+    assert asked(str(run), given, device="910B3").plan.settings.trained.penalty == penalty
+
+
+def test_advice_for_a_phase_is_about_that_phase() -> None:
+    settings = Settings(Trained(), Batch(64, 1024, accumulation=8), Engine(kind="transformers"))
+    found = made(settings)
+    training = advice(found, ("training", "optimizer step"))
+    assert training[0].setting.startswith("model.lora.r=16")
+    gains = [each.gains for each in training]
+    assert gains == sorted(gains, reverse=True)
+    sampling = {each.setting for each in advice(found, ("sampling",))}
+    assert "trainer.max_completion_length=512" in sampling
+    assert not any("max_tokens_per_batch" in each or "checkpointing" in each for each in sampling)
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from ascent.memory.config_json import known_models, model_of, read_model
 from ascent.memory.model import Model
 from ascent.memory.phases import Phase
 from ascent.memory.plan import Plan, plan
-from ascent.memory.settings import Batch, Engine, Layout, Settings, Trained
+from ascent.memory.settings import Batch, Engine, Layout, Penalty, Settings, Trained
 
 __all__ = [
     "Batch",
@@ -17,6 +17,7 @@ __all__ = [
     "Engine",
     "Layout",
     "Model",
+    "Penalty",
     "Phase",
     "Plan",
     "Settings",

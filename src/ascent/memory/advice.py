@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ascent.errors import InputError
 from ascent.memory.plan import Plan
-from ascent.memory.settings import Settings
+from ascent.memory.settings import Penalty, Settings
 
 LORA_RANK = 16
+_FIXED_RADIUS = "gradient_penalty_radius=NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One setting to change (`setting`, as a configuration writes it), what it costs in words, and the bytes by which
-    the largest phase shrinks. `fits` says whether the run fits with this change alone."""
+    the largest of the phases shrinks. `fits` says whether the run fits with this change alone."""
 
     setting: str
     costs: str
@@ -23,18 +24,26 @@ class Change:
     fits: bool
 
 
-def advice(made: Plan) -> list[Change]:
-    """Changes that gain something, largest first; those that alone make the run fit before all others."""
+def advice(made: Plan, phases: Collection[str] = ()) -> list[Change]:
+    """Changes that gain something, largest first; those that alone make the run fit before all others.
+
+    With `phases`, those of a training device in which memory ran out, what counts is the largest of them, and whether
+    the plan says that the run fits doesn't.
+    """
+
+    def takes(plan: Plan) -> int:
+        return max((phase.total for phase in plan.phases if phase.name in phases), default=0)
+
     found = []
     for setting, costs, changed in _changes(made):
         try:
             other = made.changed(changed)
         except InputError:  # the change contradicts another setting: not one to give
             continue
-        gains = made.peak.total - other.peak.total
+        gains = takes(made) - takes(other) if phases else made.peak.total - other.peak.total
         if gains > 0:
             found.append(Change(setting, costs, gains, other.verdict == "fits"))
-    return sorted(found, key=lambda change: (not change.fits, -change.gains))
+    return sorted(found, key=lambda change: (not (phases or change.fits), -change.gains))
 
 
 def _changes(made: Plan) -> Iterator[tuple[str, str, Settings]]:
@@ -46,10 +55,13 @@ def _changes(made: Plan) -> Iterator[tuple[str, str, Settings]]:
 
     if trained.lora is None:
         dtype = "bfloat16" if made.card.bf16 else trained.dtype
+        penalty, moves = trained.penalty, ""
+        if penalty is not None and penalty.moves == "norms":  # which adapters aren't beside
+            penalty, moves = replace(penalty, moves="all"), " algorithm.gradient_penalty_parameters=all"
         yield (
-            f"model.lora.r={LORA_RANK} model.dtype={dtype}",
+            f"model.lora.r={LORA_RANK} model.dtype={dtype}{moves}",
             "trains adapters instead of all weights",
-            with_trained(lora=LORA_RANK, dtype=dtype),
+            with_trained(lora=LORA_RANK, dtype=dtype, penalty=penalty),
         )
     if trained.dtype == "float32" and made.card.bf16:
         yield (
@@ -63,12 +75,12 @@ def _changes(made: Plan) -> Iterator[tuple[str, str, Settings]]:
         yield "trainer.gradient_checkpointing=true", "a forward pass more a step", with_trained(checkpointing=True)
     if trained.reference:
         yield "trainer.beta=0", "no reference model, no KL term", with_trained(reference=False)
+    if trained.penalty is not None:
+        yield "algorithm=grpo", "no penalty on the gradient's norm", with_trained(penalty=None)
+        for setting, costs, penalty in _penalties(trained.penalty):
+            yield setting, costs, with_trained(penalty=penalty)
     if layout.shards == 1 and layout.trainers > 1:
-        yield (
-            'trainer.fsdp="full_shard auto_wrap"',
-            f"weights travel between the {layout.trainers} devices in each pass",
-            replace(settings, layout=replace(layout, shards=layout.trainers)),
-        )
+        yield _sharded(settings)
     if engine.place == "colocate" and engine.kind == "vllm":
         if trained.offload == "none":
             yield (
@@ -84,6 +96,38 @@ def _changes(made: Plan) -> Iterator[tuple[str, str, Settings]]:
             )
         yield from _shares(made)
     yield from _batches(settings)
+
+
+def _penalties(penalty: Penalty) -> Iterator[tuple[str, str, Penalty]]:
+    """What makes GPRO's second gradient smaller."""
+    if penalty.moves != "norms":
+        yield (
+            "algorithm.gradient_penalty_parameters=norms",
+            "the penalty is on the norm of their gradient only",
+            replace(penalty, moves="norms"),
+        )
+    if penalty.searches:
+        yield (
+            f"algorithm.{_FIXED_RADIUS}",
+            "a length that another run has found (gradient_penalty/radius) instead of looking for it",
+            replace(penalty, searches=False),
+        )
+    if penalty.partial:
+        yield (
+            "algorithm.gradient_penalty_fraction=1",
+            "all rows have a second pass",
+            replace(penalty, partial=False),
+        )
+
+
+def _sharded(settings: Settings) -> tuple[str, str, Settings]:
+    """With FSDP; its mixed precision can't look for GPRO's radius."""
+    trained, layout, words = settings.trained, settings.layout, 'trainer.fsdp="full_shard auto_wrap"'
+    if trained.penalty is not None and trained.penalty.searches and trained.autocast:
+        words += f" algorithm.{_FIXED_RADIUS}"
+        trained = replace(trained, penalty=replace(trained.penalty, searches=False))
+    costs = f"weights travel between the {layout.trainers} devices in each pass"
+    return words, costs, replace(settings, trained=trained, layout=replace(layout, shards=layout.trainers))
 
 
 def _shares(made: Plan) -> Iterator[tuple[str, str, Settings]]:

@@ -9,7 +9,7 @@ from typing import Any
 from ascent.config import RunConfig
 from ascent.memory.cards import GIB
 from ascent.memory.model import Model
-from ascent.memory.settings import Batch, Engine, Layout, Settings, Trained
+from ascent.memory.settings import Batch, Engine, Layout, Penalty, Settings, Trained
 
 PROMPT_TOKENS = 512  # where a configuration says nothing about the longest prompt
 _CPU_KV_CACHE_MB = 512  # the run's own default there
@@ -53,9 +53,18 @@ def _trained(config: RunConfig, kind: str) -> Trained:
         logits="tiled",
         router_loss=given.get("router_aux_loss_coef") != 0,
         scores=_scores(config),
+        penalty=_penalty(config),
         offload=config.memory.offload,
         cap=None if cap is None else int(cap * GIB),
     )
+
+
+def _penalty(config: RunConfig) -> Penalty | None:
+    """None for an algorithm without a second gradient, and for a penalty of strength 0, which is GRPO."""
+    given: Any = config.algorithm
+    if given.name != "gpro" or given.penalty.strength == 0:
+        return None
+    return Penalty(given.penalty.parameters, given.penalty.fraction < 1.0, given.penalty.radius == "auto")
 
 
 def _scores(config: RunConfig) -> bool:

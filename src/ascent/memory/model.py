@@ -160,15 +160,23 @@ class Model:
 
     def layer_parameters(self, *, dense: bool) -> int:
         """Of one layer: matrices, biases and norms."""
-        latent = self.latent
-        ranks = 0 if latent is None else latent.kv_rank + (latent.q_rank or 0)
         own = sum(linear.parameters for linear in self.linears(dense=dense))
-        return own + self.norms * self.hidden + self.head_norms + ranks
+        return own + self.norms * self.hidden + self.head_norms + self._rank_norms
 
     @property
     def embedding_parameters(self) -> int:
         """The input embedding and the output head, which is the same matrix where they are tied."""
         return (1 if self.tied else 2) * self.vocabulary * self.hidden
+
+    @property
+    def norm_parameters(self) -> int:
+        """Those of norms: in each layer and after the last one."""
+        return self.layers * (self.norms * self.hidden + self.head_norms + self._rank_norms) + self.hidden
+
+    @property
+    def _rank_norms(self) -> int:
+        latent = self.latent
+        return 0 if latent is None else latent.kv_rank + (latent.q_rank or 0)
 
     @property
     def parameters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ascent.memory import activations
 from ascent.memory.activations import Precision
@@ -24,7 +24,9 @@ TERMS: Mapping[str, str] = {
     "reference": "a frozen copy of the policy",
     "gradients": "of the trained weights",
     "optimizer": "the optimizer's state",
-    "casts": "copies of weights for products in bfloat16",
+    "moved weights": "copies of the weights that GPRO moves",
+    "earlier gradients": "those that GPRO keeps beside the one that is being made",
+    "casts": "copies of weights for products in another precision",
     "gathered": "weights and gradients of other devices' pieces, while they are used (FSDP)",
     "activations": "what passes keep, and what lives while a layer is computed",
     "logits": "tiles of the output head",
@@ -42,6 +44,7 @@ ENGINE_TERMS = ("engine weights", "KV cache", "engine workspace", "graphs")
 # are counted; the others depend on kernels and allocators.
 ERRORS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("weights", "reference", "gradients", "optimizer", *ENGINE_TERMS[:3]), (0.01, 0.01)),
+    **dict.fromkeys(("moved weights", "earlier gradients"), (0.01, 0.01)),
     **dict.fromkeys(("casts", "gathered", "activations", "logits", "samples", "transfer"), (0.15, 0.15)),
     **dict.fromkeys(("graphs", "communication"), (0.5, 0.5)),
     "reserve": (0.6, 0.3),
@@ -105,7 +108,7 @@ def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase,
         Phase("start", always | awake),
         Phase("sampling", always | while_sampling | awake | _samples(model, settings)),
         Phase("log-probabilities", always | state | trains | _forward(model, card, settings, scores)),
-        Phase("training", always | state | trains | _training(model, card, settings, trains_on, gradients)),
+        Phase("training", always | state | trains | _gradients(model, card, settings, trains_on, gradients)),
         Phase(
             "optimizer step", always | state | trains | {"gradients": gradients} | _step(model, trained, layout.shards)
         ),
@@ -133,6 +136,17 @@ def engine_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase, 
 def trained_parameters(model: Model, trained: Trained) -> int:
     """All of them, or the adapters'."""
     return model.parameters if trained.lora is None else model.lora_parameters(trained.lora)
+
+
+def moved_parameters(model: Model, trained: Trained) -> int:
+    """Those that GPRO moves to take its second gradient; all adapters, which lie beside embeddings and head."""
+    if trained.penalty is None:
+        return 0
+    if trained.lora is not None or trained.penalty.moves == "all":
+        return trained_parameters(model, trained)
+    if trained.penalty.moves == "norms":
+        return model.norm_parameters
+    return model.parameters - model.embedding_parameters
 
 
 def balances(model: Model, trained: Trained) -> bool:
@@ -213,6 +227,31 @@ def _forward(model: Model, card: Card, settings: Settings, largest: Pass) -> dic
         "casts": int(activations.casts(model, precision, settings.trained, backward=False)),
         "gathered": _gathered(model, settings, backward=False),
     }
+
+
+def _gradients(model: Model, card: Card, settings: Settings, largest: Pass, gradients: int) -> dict[str, int]:
+    """The passes of an optimizer step; with GPRO those that are made again at moved weights, which need more: a copy of
+    the moved weights, the first gradient, and once more that of the rows that are repeated, where these are some.
+
+    While the radius is looked for, two further gradients lie beside the one that a pass makes. Such passes are made in
+    the training's precision and in float32, for which frozen weights in half precision are copied.
+    """
+    trained, penalty, shards = settings.trained, settings.trained.penalty, settings.layout.shards
+    if penalty is None:
+        return _training(model, card, settings, largest, gradients)
+    kept = {
+        "moved weights": moved_parameters(model, trained) * FLOAT32 // shards,
+        "earlier gradients": gradients * (2 if penalty.partial else 1),
+    }
+    found = [_training(model, card, settings, largest, gradients) | kept]
+    if penalty.searches:
+        one = replace(largest, count=1)
+        more = kept | {"earlier gradients": kept["earlier gradients"] + 2 * gradients}
+        precise = replace(settings, trained=replace(trained, dtype="float32", autocast=False))
+        found += [_training(model, card, each, one, gradients) | more for each in (settings, precise)]
+        if trained.lora is not None and trained.dtype != "float32":
+            found[-1]["casts"] += model.parameters * FLOAT32 // shards
+    return max(found, key=lambda terms: sum(terms.values()))
 
 
 def _training(model: Model, card: Card, settings: Settings, largest: Pass, gradients: int) -> dict[str, int]:

@@ -10,12 +10,24 @@ from ascent.memory.phases import TERMS, Phase
 from ascent.memory.plan import Plan
 
 # one letter and one colour a term, in the order of TERMS
-_LETTERS = dict(zip(TERMS, "WRGOCFALSEKwgTBr", strict=True))
+_LETTERS = dict(zip(TERMS, "WRGOMPCFALSEKwgTBr", strict=True))
 _COLOURS = dict(
     zip(
         TERMS,
         (
-            *("#1d4ed8", "#60a5fa", "#b45309", "#f59e0b", "#93c5fd", "#a78bfa", "#0f766e", "#5eead4", "#84cc16"),
+            *(
+                "#1d4ed8",
+                "#60a5fa",
+                "#b45309",
+                "#f59e0b",
+                "#2563eb",
+                "#d97706",
+                "#93c5fd",
+                "#a78bfa",
+                "#0f766e",
+                "#5eead4",
+                "#84cc16",
+            ),
             *("#be185d", "#f472b6", "#fbcfe8", "#fda4af", "#94a3b8", "#cbd5e1", "#64748b"),
         ),
         strict=True,

@@ -67,6 +67,8 @@ def _head(made: Plan) -> str:
     if model.experts is not None:
         count += f", {_many(model.active_parameters)} of them for a token"
     how = "all weights" if trained.lora is None else f"LoRA of rank {trained.lora}"
+    if trained.penalty is not None:
+        how += ", with GPRO's second gradient,"
     where = f"{layout.trainers} training devices" if layout.trainers > 1 else "one training device"
     if layout.shards > 1:
         where += f" that hold the policy in {layout.shards} pieces"

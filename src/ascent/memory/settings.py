@@ -24,12 +24,22 @@ OPTIMIZER_STATES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Penalty:
+    """GPRO's second gradient, which is taken at moved weights. `moves`: which of the trained ones these are. `partial`:
+    it is taken of some rows only, whose first gradients are kept apart. `searches`: the radius is looked for."""
+
+    moves: Literal["all", "without_embeddings", "norms"] = "all"
+    partial: bool = False
+    searches: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """How the policy is trained. `dtype` is that of its weights (of frozen ones with LoRA, whose adapters are float32);
     `autocast`: products are computed in bfloat16. `reference`: a frozen copy beside it. `logits`: "tiled" where the
     head's products are never held whole (TRL's fused head), "full" where they are. `router_loss`: that of a mixture of
     experts is taken, where the model has one. `scores`: old log-probabilities are taken in a pass of their own (those
-    of a reference always are). `cap`: bytes that the trainer's allocator may take."""
+    of a reference always are). `penalty`: None for GRPO. `cap`: bytes that the trainer's allocator may take."""
 
     dtype: str = "float32"
     autocast: bool = True
@@ -41,6 +51,7 @@ class Trained:
     logits: Literal["tiled", "full"] = "tiled"
     router_loss: bool = True
     scores: bool = True
+    penalty: Penalty | None = None
     offload: Offload = "none"
     cap: int | None = None
 
@@ -142,7 +153,24 @@ def check(settings: Settings, model: Model) -> None:
         raise InputError(f"memory.engine_share={engine.share}: expected a share between 0 and 1")
     if trained.lora is not None and not 1 <= trained.lora <= model.hidden:
         raise InputError(f"model.lora.r={trained.lora}: expected 1 to the model's width {model.hidden}")
+    _check_penalty(trained)
     _check_layout(settings, model)
+
+
+def _check_penalty(trained: Trained) -> None:
+    """As `ascent.algorithms.gradient_penalty` refuses them when a training begins."""
+    if trained.penalty is None:
+        return
+    if trained.lora is None and trained.dtype != "float32":
+        raise InputError(
+            f"weights in {trained.dtype} with GPRO: most of a small step of the weights is lost in their rounding",
+            "Set model.dtype=float32 (trainer.bf16 may stay on), or train adapters (model.lora).",
+        )
+    if trained.lora is not None and trained.penalty.moves == "norms":
+        raise InputError(
+            "gradient_penalty_parameters=norms with adapters: this training changes no such weights",
+            "Take gradient_penalty_parameters=all, which are the adapters.",
+        )
 
 
 def _check_layout(settings: Settings, model: Model) -> None:
