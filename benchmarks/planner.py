@@ -1,11 +1,13 @@
 """How near is the memory plan to what is taken? Trainings drawn by seed on the software NPU, whose allocator counts.
 
-    python benchmarks/planner.py [--grid 60] [--calibration 24] [--seed 1] [--json] [--keep FILE] [--from FILE]
+    python benchmarks/planner.py [--grid 60] [--gpro 0] [--calibration 24] [--seed 1] [--json] [--keep FILE]
+                                 [--from FILE]
 
 Small models of several architectures are trained for two steps with real generation, loss, backward pass and
 optimizer, at settings drawn by seed: precision, LoRA, checkpointing, batch, lengths, budgets, shared prompts and more.
 The plan's estimated terms are calibrated on one set of models; the grid is of others. Prints a line for each
-setting and how far off the plan is. `--keep` writes what was measured, `--from` plans anew what was measured before.
+setting and how far off the plan is. `--gpro` adds trainings with a second gradient; with `--calibration 0` plans are
+judged as they are. `--keep` writes what was measured, `--from` plans anew what was measured before.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from planning.drawing import Drawn, draw  # noqa: E402
 
-from ascent.memory import Plan, plan  # noqa: E402
+from ascent.memory import Penalty, Plan, plan  # noqa: E402
 from ascent.memory.calibration import Calibration, Measured, fit  # noqa: E402
 from ascent.memory.cards import exactly  # noqa: E402
 from ascent.memory.measured import PLANNED, near_peak  # noqa: E402
@@ -53,6 +55,7 @@ def main() -> None:
     """Measure, calibrate, judge, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--grid", type=int, default=60)
+    parser.add_argument("--gpro", type=int, default=0)
     parser.add_argument("--calibration", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
@@ -62,7 +65,7 @@ def main() -> None:
     if args.known is not None:
         measured = [json.loads(line) for line in args.known.read_text("utf-8").splitlines()]
     else:
-        sets = (("calibration", args.calibration), ("grid", args.grid))
+        sets = (("calibration", args.calibration), ("grid", args.grid), ("gpro", args.gpro))
         asked = [
             {"set": which, "seed": args.seed, "count": count, "number": number}
             for which, count in sets
@@ -74,10 +77,13 @@ def main() -> None:
             if args.keep is not None:
                 with args.keep.open("a", encoding="utf-8") as kept:
                     kept.write(json.dumps(each) + "\n")
-    corrections = calibrated([each for each in measured if each["set"] == "calibration"])
-    judged = [judge(each, corrections) for each in measured if each["set"] == "grid"]
-    before = [judge(each, None) for each in measured if each["set"] == "grid"]
-    found = summary(judged) | {"factors": dict(corrections.factors), "uncalibrated": summary(before)}
+    of_calibration = [each for each in measured if each["set"] == "calibration"]
+    corrections = calibrated(of_calibration) if of_calibration else None
+    judged = [judge(each, corrections) for each in measured if each["set"] != "calibration"]
+    found = summary(judged)
+    if corrections is not None:
+        before = [judge(each, None) for each in measured if each["set"] != "calibration"]
+        found |= {"factors": dict(corrections.factors), "uncalibrated": summary(before)}
     if args.json:
         print(json.dumps({"schema": "ascent.planner/1", **found}))
         return
@@ -185,11 +191,16 @@ def _row(each: Judged) -> str:
     return (
         f"{each.drawn.number:3d} {config['model_type']:10s} {config['num_hidden_layers']}x{config['hidden_size']:<4d} "
         f"V{config['vocab_size']:<6d} {trained.dtype[:4]}{'+amp' if trained.autocast else '    '} {how:5s}"
-        f"{'ckpt' if trained.checkpointing else '    '} {'ref' if trained.reference else '   '} {trained.optimizer:18s}"
+        f"{'ckpt' if trained.checkpointing else '    '} {'ref' if trained.reference else '   '} "
+        f"{'' if trained.penalty is None else _of_penalty(trained.penalty)}{trained.optimizer:18s}"
         f"{batch.micro_batch:3d}x{batch.accumulation} {batch.prompt}+{batch.completion:<4d} budget {batch.budget!s:5} "
         f"{'shared' if batch.shared_prompt else '      '} {each.planned / 2**20:8.1f} {each.measured / 2**20:8.1f} MiB "
         f"{each.off:+.1%}"
     )
+
+
+def _of_penalty(penalty: Penalty) -> str:
+    return f"{penalty.moves:18s} {'part' if penalty.partial else '    '} {'auto' if penalty.searches else '    '} "
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ascent.memory import Batch, Engine, Model, Settings, Trained, model_of
+from ascent.memory import Batch, Engine, Model, Penalty, Settings, Trained, model_of
 
-# Calibrated on one set of architectures and sizes, judged on another: no model is in both.
+# Calibrated on one set of architectures and sizes, judged on another: no model is in both. "gpro" is the grid's models,
+# trained with a second gradient.
 FAMILIES = {"calibration": ("llama", "qwen3", "mixtral"), "grid": ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")}
 WIDTHS = {"calibration": (160, 224, 288), "grid": (128, 192, 256, 320)}
 VOCABULARIES = {"calibration": (700, 5000, 40000), "grid": (512, 1024, 8000, 33000)}
+for _of in (FAMILIES, WIDTHS, VOCABULARIES):
+    _of["gpro"] = _of["grid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Drawn:
 
 
 def draw(which: str, seed: int, count: int) -> list[Drawn]:
-    """`count` trainings of the set `which` ("calibration" or "grid")."""
+    """`count` trainings of the set `which` ("calibration", "grid" or "gpro")."""
     return [_one(which, number, random.Random(f"{which}/{seed}/{number}")) for number in range(count)]
 
 
@@ -57,7 +60,18 @@ def _one(which: str, number: int, random_: random.Random) -> Drawn:
             "moe_intermediate_size": hidden,
             "decoder_sparse_step": 1,
         }
-    return Drawn(number, config, _settings(random_))
+    settings = _settings(random_)
+    return Drawn(number, config, _penalized(settings, random_) if which == "gpro" else settings)
+
+
+def _penalized(settings: Settings, random_: random.Random) -> Settings:
+    """Trained with GPRO, which adapters have no norms for, and which refuses half-precision weights."""
+    trained, engine = settings.trained, settings.engine
+    if trained.lora is None:
+        trained, engine = replace(trained, dtype="float32"), replace(engine, dtype="float32")
+    moves = random_.choice(("all", "without_embeddings", "norms" if trained.lora is None else "all"))
+    penalty = Penalty(moves, partial=random_.random() < 0.4, searches=random_.random() < 0.5)
+    return replace(settings, trained=replace(trained, penalty=penalty), engine=engine)
 
 
 def _settings(random_: random.Random) -> Settings:

@@ -17,6 +17,7 @@ from typing import Any
 from unrecorded import Unrecorded
 
 from ascent.host.process import quieten_transformers, set_up_process
+from ascent.memory import Penalty
 from planning.drawing import Drawn, draw
 
 _STEPS = 2  # in the second one the optimizer's state is there
@@ -56,7 +57,7 @@ def peaks_of(drawn: Drawn, tokenizer: Any, folder: Path) -> dict[str, int]:
     from datasets import Dataset
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from ascent import GRPOConfig, GRPOTrainer
+    from ascent import GPROConfig, GPROTrainer, GRPOConfig, GRPOTrainer
 
     gc.collect()
     before = torch.accelerator.memory_stats()["allocated_bytes.all.current"]
@@ -83,10 +84,11 @@ def peaks_of(drawn: Drawn, tokenizer: Any, folder: Path) -> dict[str, int]:
     def reward(completion_ids: Any, **_: Any) -> list[float]:
         return [float(sum(ids) % 17) for ids in completion_ids]
 
-    trainer = GRPOTrainer(
+    made, arguments = (GRPOTrainer, GRPOConfig) if trained.penalty is None else (GPROTrainer, GPROConfig)
+    trainer = made(
         str(folder / "model"),
         reward,
-        GRPOConfig(
+        arguments(
             str(folder / "out"),
             per_device_train_batch_size=batch.micro_batch,
             gradient_accumulation_steps=batch.accumulation,
@@ -105,6 +107,7 @@ def peaks_of(drawn: Drawn, tokenizer: Any, folder: Path) -> dict[str, int]:
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,
+            **({} if trained.penalty is None else _of_penalty(trained.penalty)),
         ),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
@@ -113,6 +116,19 @@ def peaks_of(drawn: Drawn, tokenizer: Any, folder: Path) -> dict[str, int]:
     )
     trainer.train()
     return {phase: peak - before for phase, peak in seen.items()}
+
+
+def _of_penalty(penalty: Penalty) -> dict[str, Any]:
+    """Arguments. A radius that is looked for is taken however bad it is, and is looked for in each step: also in the
+    second one, when the optimizer's state is there."""
+    from ascent.algorithms.gradient_penalty import update
+
+    update.PROBE_EVERY, update.LEAST_COSINE = 1, -1.0
+    return {
+        "gradient_penalty_radius": "auto" if penalty.searches else 1e-3,
+        "gradient_penalty_parameters": penalty.moves,
+        "gradient_penalty_fraction": 0.5 if penalty.partial else 1.0,
+    }
 
 
 if __name__ == "__main__":

@@ -117,13 +117,13 @@ def train(
         alarms = watch(recorder, config, folder, say)
         engine = stack.enter_context(_engine(config, args, run, folder, tasks, context))
         say(f"loading the model{' and starting vLLM' if isinstance(engine, EngineSettings) else ''}")
-        with explain_out_of_memory(config, args, run, lambda: (0, "other")):
+        with explain_out_of_memory(config, args, run, made, lambda: (0, "other")):
             trainer = _trainer(config, args, folder, tokenizer, tasks, engine, rewards, recorder)
         sandbox.keep_off_engines()
         if trainer.engine is not None:
             stack.callback(trainer.engine.close)
         try:
-            with explain_out_of_memory(config, args, run, lambda: (trainer.state.global_step + 1, trainer.phase)):
+            with explain_out_of_memory(config, args, run, made, lambda: (trainer.state.global_step + 1, trainer.phase)):
                 return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
         except NotFiniteError as error:
             raise _stopped_by_numbers(run, error) from error

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ascent import devices
 from ascent.errors import InputError
+from ascent.memory.advice import advice
+from ascent.memory.cards import cards
+from ascent.memory.measured import PLANNED
+from ascent.memory.picture import size
+from ascent.memory.plan import Plan
 from ascent.rollout.engine import EngineError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
@@ -31,11 +38,11 @@ class OutOfMemoryError(InputError):
 
 @contextlib.contextmanager
 def explain_out_of_memory(
-    config: RunConfig, args: GRPOConfig, run: RunDirectory, where: Callable[[], tuple[int, str]]
+    config: RunConfig, args: GRPOConfig, run: RunDirectory, made: Plan | None, where: Callable[[], tuple[int, str]]
 ) -> Iterator[None]:
     """Turn an allocation that fails inside into OutOfMemoryError; its traceback is kept in the run directory.
 
-    `where()` gives the step, 0 before training, and the StepClock's phase.
+    `made` is the run's plan, where it has one. `where()` gives the step, 0 before training, and the StepClock's phase.
     """
     try:
         yield
@@ -47,7 +54,7 @@ def explain_out_of_memory(
         step, phase = where()
         raise OutOfMemoryError(
             _what(error, args, step, phase),
-            "\n  ".join((*_settings(config, args, phase), f"The traceback is kept in {kept}.")),
+            "\n  ".join((*_changes(config, args, run, made, phase), f"The traceback is kept in {kept}.")),
         ) from error
 
 
@@ -66,8 +73,37 @@ def _what(error: BaseException, args: GRPOConfig, step: int, phase: str) -> str:
     said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return (
         f"out of memory on {place} (process {args.process_index}) in step {step}, {doing}: {said[:300]}\n"
-        f"  in use: {_size(used.used_bytes)} of {_size(used.total_bytes)}"
+        f"  in use: {size(used.used_bytes)} of {size(used.total_bytes)}"
     )
+
+
+def _changes(config: RunConfig, args: GRPOConfig, run: RunDirectory, made: Plan | None, phase: str) -> list[str]:
+    """What to change: by the plan, with what it gains in the phases that it knows this one by, and what it doesn't
+    know; without a plan, or where it sees nothing to gain, the settings by themselves."""
+    if made is None or not (gains := advice(_as_it_runs(made, args), PLANNED.get(phase, ("start",)))):
+        return _settings(config, args, phase)
+    return [
+        "What needs less memory here, by what it gains (as far as it is planned):",
+        *(f"- {change.setting} (gains {size(change.gains)}): {change.costs}" for change in gains),
+        *_of_sampling(config, args, phase),
+        *_of_cache(config),
+        f"`{_command(run, made)}` shows all phases; with a change added to it, what it gains.",
+    ]
+
+
+def _command(run: RunDirectory, made: Plan) -> str:
+    words, trainers = ["ascent", "plan", str(run.path / "config.yaml")], made.settings.layout.trainers
+    words += ["--device", made.card.name] if made.card.name in cards() else []
+    words += ["--devices", str(trainers)] if trainers > 1 else []
+    return shlex.join(words)
+
+
+def _as_it_runs(made: Plan, args: GRPOConfig) -> Plan:
+    """The plan with the tokens of a pass that were chosen by it."""
+    if not isinstance(args.max_tokens_per_batch, int):
+        return made
+    batch = replace(made.settings.batch, budget=args.max_tokens_per_batch)
+    return made.changed(replace(made.settings, batch=batch))
 
 
 def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
@@ -76,13 +112,11 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     with_vllm, samples = config.rollout.engine == "vllm", phase == "generate"
     shares_device = with_vllm and config.rollout.mode == "colocate" and devices.kind() != "cpu"
     found = ["What needs less memory, cheapest first:"]
-    if samples and not with_vllm:
-        found.append(f"- trainer.per_device_train_batch_size, now {batch}: fewer completions are sampled at once")
-        found.append("- rollout.engine=vllm, which keeps keys and values in a cache of fixed size")
-    elif not samples and isinstance(args.max_tokens_per_batch, int):
+    found += _of_sampling(config, args, phase)
+    if not samples and isinstance(args.max_tokens_per_batch, int):
         tokens = args.max_tokens_per_batch
         found.append(f"- trainer.max_tokens_per_batch={max(1, tokens // 2)}, now {tokens}: the same step, more passes")
-    elif batch > 1:
+    elif batch > 1 and (with_vllm or not samples):
         found.append(
             f"- trainer.per_device_train_batch_size={batch // 2} trainer.gradient_accumulation_steps={parts * 2} "
             f"(now {batch} and {parts}): the same step in smaller parts"
@@ -92,9 +126,8 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     penalized = config.algorithm.name == "gpro"
     if penalized and not samples:
         found += _of_second_gradient(config.algorithm)
-    if config.memory.kv_cache_mb is not None and with_vllm:
-        found.append(f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}: vLLM's KV cache")
-    elif shares_device:
+    found += _of_cache(config)
+    if shares_device and config.memory.kv_cache_mb is None:
         found.append(f"- memory.engine_share, now {config.memory.engine_share}: what vLLM holds of this device")
     found.append(f"- trainer.max_completion_length, now {args.max_completion_length}")
     if config.model.lora is None and not samples:
@@ -102,6 +135,23 @@ def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
     if config.model.dtype != "bfloat16" and not penalized:  # half-precision weights have no second gradient
         found.append("- model.dtype=bfloat16: half the memory of weights, gradients and optimizer state, less precise")
     return found
+
+
+def _of_sampling(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
+    """Of sampling by the trainer itself."""
+    if phase != "generate" or config.rollout.engine == "vllm":
+        return []
+    batch = args.per_device_train_batch_size
+    return [
+        f"- trainer.per_device_train_batch_size, now {batch}: fewer completions are sampled at once",
+        "- rollout.engine=vllm, which keeps keys and values in a cache of fixed size",
+    ]
+
+
+def _of_cache(config: RunConfig) -> list[str]:
+    if config.memory.kv_cache_mb is None or config.rollout.engine != "vllm":
+        return []
+    return [f"- memory.kv_cache_mb, now {config.memory.kv_cache_mb}: vLLM's KV cache"]
 
 
 def _of_second_gradient(algorithm: Any) -> list[str]:
@@ -120,7 +170,3 @@ def _of_second_gradient(algorithm: Any) -> list[str]:
         found.append("- algorithm.gradient_penalty_parameters=norms: no copy of the other weights is kept")
     found.append("- algorithm=grpo: no second gradient, which takes a copy of the weights and one of the gradients")
     return found
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
