@@ -200,7 +200,9 @@ def _row(each: Judged) -> str:
 
 
 def _of_penalty(penalty: Penalty) -> str:
-    return f"{penalty.moves:18s} {'part' if penalty.partial else '    '} {'auto' if penalty.searches else '    '} "
+    return (
+        f"{penalty.moves:18s} {'part' if penalty.fraction < 1.0 else '    '} {'auto' if penalty.searches else '    '} "
+    )
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def _penalized(settings: Settings, random_: random.Random) -> Settings:
     if trained.lora is None:
         trained, engine = replace(trained, dtype="float32"), replace(engine, dtype="float32")
     moves = random_.choice(("all", "without_embeddings", "norms" if trained.lora is None else "all"))
-    penalty = Penalty(moves, partial=random_.random() < 0.4, searches=random_.random() < 0.5)
+    penalty = Penalty(moves, fraction=0.5 if random_.random() < 0.4 else 1.0, searches=random_.random() < 0.5)
     return replace(settings, trained=replace(trained, penalty=penalty), engine=engine)
 
 

@@ -127,7 +127,7 @@ def _of_penalty(penalty: Penalty) -> dict[str, Any]:
     return {
         "gradient_penalty_radius": "auto" if penalty.searches else 1e-3,
         "gradient_penalty_parameters": penalty.moves,
-        "gradient_penalty_fraction": 0.5 if penalty.partial else 1.0,
+        "gradient_penalty_fraction": penalty.fraction,
     }
 
 

@@ -16,6 +16,7 @@ from ascent.memory.advice import advice
 from ascent.memory.asked import asked
 from ascent.memory.cards import GIB
 from ascent.memory.layouts import layouts
+from ascent.memory.passes import in_two
 from ascent.memory.phases import ERRORS, TERMS
 from ascent.memory.picture import bars, svg, verdict_line
 from ascent.memory.recommended import recommended
@@ -272,7 +273,7 @@ def penalized(settings: Settings, **changed: object) -> Settings:
 
 @pytest.mark.parametrize(
     ("changed", "gradients"),
-    [({}, 1), ({"partial": True}, 2), ({"searches": True}, 3), ({"partial": True, "searches": True}, 4)],
+    [({}, 1), ({"fraction": 0.5}, 2), ({"searches": True}, 3), ({"fraction": 0.5, "searches": True}, 4)],
 )
 def test_a_second_gradient_is_planned_as_it_is_kept(changed: dict[str, object], gradients: int) -> None:
     """A copy of the weights and of each gradient that is kept, in float32, while passes are made."""
@@ -284,6 +285,30 @@ def test_a_second_gradient_is_planned_as_it_is_kept(changed: dict[str, object], 
     assert found.phase("training").total > made(ALL).phase("training").total + 4 * parameters * (1 + gradients - 1)
     for name in ("start", "sampling", "optimizer step", "weight update"):
         assert found.phase(name) == made(ALL).phase(name)
+
+
+def test_a_second_gradient_of_some_rows_has_smaller_passes() -> None:
+    batch = Batch(micro_batch=64, group=1, shared_prompt=False)
+    small, large = (
+        made(penalized(replace(ALL, batch=batch), fraction=fraction, searches=True)).phase("training").terms
+        for fraction in (0.25, 0.9)
+    )
+    assert small["activations"] < 0.4 * large["activations"]
+    assert small["earlier gradients"] == large["earlier gradients"]
+
+
+def test_rows_are_parted_in_whole_groups() -> None:
+    def parts(fraction: float, **changed: object) -> tuple[int, int | None]:
+        first, rest = in_two(replace(Batch(micro_batch=8, accumulation=4), **changed), fraction)  # type: ignore[arg-type]
+        return first.micro_batch * first.accumulation, None if rest is None else rest.micro_batch * rest.accumulation
+
+    assert parts(0.5) == (16, 16)
+    assert parts(0.3) == (16, 16)  # two groups of 8
+    assert parts(0.3, shared_prompt=False) == (10, 22)
+    assert parts(0.5, budget=None, shared_prompt=False) == (16, 16)  # of each micro-batch
+    assert parts(0.5, budget=None) == (32, None)  # one group each
+    one_group = penalized(replace(ALL, batch=Batch()), fraction=0.5)
+    assert made(one_group).phase("training") == made(penalized(replace(ALL, batch=Batch()))).phase("training")
 
 
 def test_copies_are_of_the_weights_that_are_moved() -> None:
@@ -316,7 +341,7 @@ def test_what_gpro_refuses_is_refused() -> None:
 
 
 def test_advice_for_gpro() -> None:
-    found = {each.setting: each.gains for each in advice(made(penalized(ALL, searches=True, partial=True)))}
+    found = {each.setting: each.gains for each in advice(made(penalized(ALL, searches=True, fraction=0.5)))}
     copy = 4 * made(ALL).model.parameters
     assert 1.5 * copy < found["algorithm.gradient_penalty_radius=NUMBER"] <= 2 * copy
     assert found["algorithm.gradient_penalty_parameters=norms"] == pytest.approx(copy, rel=0.01)
@@ -336,7 +361,7 @@ def test_advice_for_gpro() -> None:
     [
         (["algorithm=gpro"], Penalty()),
         (["algorithm.name=gpro", "algorithm.gradient_penalty_radius=0.01"], Penalty(searches=False)),
-        (["algorithm.name=gpro", "algorithm.gradient_penalty_fraction=0.5"], Penalty(partial=True)),
+        (["algorithm.name=gpro", "algorithm.gradient_penalty_fraction=0.5"], Penalty(fraction=0.5)),
         (["algorithm.name=gpro", "algorithm.gradient_penalty_parameters=norms"], Penalty("norms")),
         (["algorithm.name=gpro", "algorithm.gradient_penalty_strength=0"], None),
         ([], None),

@@ -112,11 +112,11 @@ def _penalties(penalty: Penalty) -> Iterator[tuple[str, str, Penalty]]:
             "a length that another run has found (gradient_penalty/radius) instead of looking for it",
             replace(penalty, searches=False),
         )
-    if penalty.partial:
+    if penalty.fraction < 1.0:
         yield (
             "algorithm.gradient_penalty_fraction=1",
             "all rows have a second pass",
-            replace(penalty, partial=False),
+            replace(penalty, fraction=1.0),
         )
 
 

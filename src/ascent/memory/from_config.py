@@ -64,7 +64,7 @@ def _penalty(config: RunConfig) -> Penalty | None:
     given: Any = config.algorithm
     if given.name != "gpro" or given.penalty.strength == 0:
         return None
-    return Penalty(given.penalty.parameters, given.penalty.fraction < 1.0, given.penalty.radius == "auto")
+    return Penalty(given.penalty.parameters, given.penalty.fraction, given.penalty.radius == "auto")
 
 
 def _scores(config: RunConfig) -> bool:

@@ -6,6 +6,7 @@ how a pass is laid out `training/batches/passes/layout.py`: here is the same for
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ascent.memory.cost import CostModel
@@ -58,6 +59,22 @@ def training_pass(batch: Batch, cost: CostModel, *, buckets: bool, checkpointing
         groups, together = _whole_groups(batch, budget, rows)
     count = calls * -(-rows // (groups * together))
     return _pass(batch, cost, groups, together, count, buckets=buckets, cached=not checkpointing)
+
+
+def in_two(batch: Batch, fraction: float) -> tuple[Batch, Batch | None]:
+    """That share of the rows, whole groups where prompts are shared, and the others, which never share a pass with them
+    (`training/batches/plan.py`). With a budget the rows are those of the optimizer step, else of each micro-batch."""
+    rows = batch.micro_batch * (1 if batch.budget is None else batch.accumulation)
+    whole = min(batch.group, rows) if batch.shared_prompt else 1
+    first = min(rows, math.ceil(math.ceil(fraction * rows) / whole) * whole)
+    if first == rows:
+        return batch, None
+    budget = None if batch.budget is None else batch.budget or batch.micro_batch * batch.length
+    passes = batch.accumulation if budget is None else 1
+    part, rest = (
+        replace(batch, micro_batch=some, accumulation=passes, budget=budget) for some in (first, rows - first)
+    )
+    return part, rest
 
 
 def padded_pass(batch: Batch, *, all_scored: bool) -> Pass:

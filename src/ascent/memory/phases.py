@@ -11,8 +11,8 @@ from ascent.memory.cards import Card
 from ascent.memory.cost import cost_of
 from ascent.memory.engine_memory import ASLEEP, EngineMemory, engine_memory, transfer_buffers
 from ascent.memory.model import WIDTHS, Model
-from ascent.memory.passes import Pass, padded_pass, scoring_pass, training_pass
-from ascent.memory.settings import OPTIMIZER_STATES, Settings, Trained
+from ascent.memory.passes import Pass, in_two, padded_pass, scoring_pass, training_pass
+from ascent.memory.settings import OPTIMIZER_STATES, Batch, Settings, Trained
 
 FLOAT32 = 4
 # Ways to lay out a pass are compared with TRL's on short sequences first (`training/batches/passes/self_check.py`)
@@ -97,18 +97,13 @@ def trainer_phases(model: Model, card: Card, settings: Settings) -> tuple[Phase,
     state = {"optimizer": optimizer}
     gives_back = trained.offload != "none" and engine is not None and card.kind != "cpu"
     while_sampling = {} if gives_back else state
-    cost, buckets = cost_of(model), card.kind != "cpu"
-    scores = scoring_pass(batch, cost, buckets=buckets)
-    if balances(model, trained):
-        trains_on = padded_pass(batch, all_scored=card.kind != "cuda")
-    else:
-        trains_on = training_pass(batch, cost, buckets=buckets, checkpointing=trained.checkpointing)
+    scores = scoring_pass(batch, cost_of(model), buckets=card.kind != "cpu")
     synced = {"transfer": transfer_buffers(model, settings), "gathered": _synced(model, settings)}
     phases = [
         Phase("start", always | awake),
         Phase("sampling", always | while_sampling | awake | _samples(model, settings)),
         Phase("log-probabilities", always | state | trains | _forward(model, card, settings, scores)),
-        Phase("training", always | state | trains | _gradients(model, card, settings, trains_on, gradients)),
+        Phase("training", always | state | trains | _gradients(model, card, settings, gradients)),
         Phase(
             "optimizer step", always | state | trains | {"gradients": gradients} | _step(model, trained, layout.shards)
         ),
@@ -229,8 +224,15 @@ def _forward(model: Model, card: Card, settings: Settings, largest: Pass) -> dic
     }
 
 
-def _gradients(model: Model, card: Card, settings: Settings, largest: Pass, gradients: int) -> dict[str, int]:
-    """The passes of an optimizer step; with GPRO those that are made again at moved weights, which need more: a copy of
+def _largest_pass(model: Model, card: Card, trained: Trained, batch: Batch) -> Pass:
+    """Of those with gradients."""
+    if balances(model, trained):
+        return padded_pass(batch, all_scored=card.kind != "cuda")
+    return training_pass(batch, cost_of(model), buckets=card.kind != "cpu", checkpointing=trained.checkpointing)
+
+
+def _gradients(model: Model, card: Card, settings: Settings, gradients: int) -> dict[str, int]:
+    """The passes of an optimizer step; with GPRO those that are made again at moved weights: beside them are a copy of
     the moved weights, the first gradient, and once more that of the rows that are repeated, where these are some.
 
     While the radius is looked for, two further gradients lie beside the one that a pass makes. Such passes are made in
@@ -238,15 +240,18 @@ def _gradients(model: Model, card: Card, settings: Settings, largest: Pass, grad
     """
     trained, penalty, shards = settings.trained, settings.trained.penalty, settings.layout.shards
     if penalty is None:
-        return _training(model, card, settings, largest, gradients)
-    kept = {
-        "moved weights": moved_parameters(model, trained) * FLOAT32 // shards,
-        "earlier gradients": gradients * (2 if penalty.partial else 1),
-    }
-    found = [_training(model, card, settings, largest, gradients) | kept]
+        return _training(model, card, settings, _largest_pass(model, card, trained, settings.batch), gradients)
+    part, rest = in_two(settings.batch, penalty.fraction)
+    again, found = _largest_pass(model, card, trained, part), []
+    moved = {"moved weights": moved_parameters(model, trained) * FLOAT32 // shards}
+    kept = gradients
+    if rest is not None:
+        others = replace(_largest_pass(model, card, trained, rest), count=2)  # gradients of `part` are there
+        found.append(_training(model, card, settings, others, gradients) | {"earlier gradients": gradients})
+        kept += gradients
+    found.append(_training(model, card, settings, again, gradients) | moved | {"earlier gradients": kept})
     if penalty.searches:
-        one = replace(largest, count=1)
-        more = kept | {"earlier gradients": kept["earlier gradients"] + 2 * gradients}
+        one, more = replace(again, count=1), moved | {"earlier gradients": kept + 2 * gradients}
         precise = replace(settings, trained=replace(trained, dtype="float32", autocast=False))
         found += [_training(model, card, each, one, gradients) | more for each in (settings, precise)]
         if trained.lora is not None and trained.dtype != "float32":

@@ -25,11 +25,12 @@ OPTIMIZER_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """GPRO's second gradient, which is taken at moved weights. `moves`: which of the trained ones these are. `partial`:
-    it is taken of some rows only, whose first gradients are kept apart. `searches`: the radius is looked for."""
+    """GPRO's second gradient, which is taken at moved weights. `moves`: which of the trained ones these are.
+    `fraction`: the share of the rows that it is taken of; where it isn't all, their first gradient is kept apart.
+    `searches`: the radius is looked for."""
 
     moves: Literal["all", "without_embeddings", "norms"] = "all"
-    partial: bool = False
+    fraction: float = 1.0
     searches: bool = True
 
 
