@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from ascent.errors import InputError
+from ascent.memory import Penalty, Trained
 from ascent.memory.config_json import families, known_models, model_of, read_model
+from ascent.memory.phases import moved_parameters
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -71,6 +73,23 @@ def test_parameters_are_those_of_transformers(kind: str, tied: bool) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     assert small(kind, tie_word_embeddings=tied).parameters == sum(each.numel() for each in model.parameters())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("which", ["all", "without_embeddings", "norms"])
+@pytest.mark.parametrize("kind", IN_TRANSFORMERS)
+def test_weights_that_gpro_moves_are_those_of_the_model(kind: str, which: Any) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from ascent.algorithms.gradient_penalty.parameters import moved_parameters as really_moved
+
+    for tied in (True, False):
+        config = config_of(kind, tie_word_embeddings=tied)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+        planned = moved_parameters(small(kind, tie_word_embeddings=tied), Trained(penalty=Penalty(which)))
+        assert planned == sum(each.numel() for each in really_moved(model, which))
 
 
 @pytest.mark.torch
