@@ -61,16 +61,18 @@ def _one(which: str, number: int, random_: random.Random) -> Drawn:
             "decoder_sparse_step": 1,
         }
     settings = _settings(random_)
-    return Drawn(number, config, _penalized(settings, random_) if which == "gpro" else settings)
+    return Drawn(number, config, _penalized(settings, random_, config) if which == "gpro" else settings)
 
 
-def _penalized(settings: Settings, random_: random.Random) -> Settings:
-    """Trained with GPRO, which adapters have no norms for, and which refuses half-precision weights."""
+def _penalized(settings: Settings, random_: random.Random, config: dict[str, Any]) -> Settings:
+    """Trained with GPRO as it can be: adapters have no norms, half-precision weights are refused, and where experts are
+    balanced micro-batches aren't parted."""
     trained, engine = settings.trained, settings.engine
     if trained.lora is None:
         trained, engine = replace(trained, dtype="float32"), replace(engine, dtype="float32")
     moves = random_.choice(("all", "without_embeddings", "norms" if trained.lora is None else "all"))
-    penalty = Penalty(moves, fraction=0.5 if random_.random() < 0.4 else 1.0, searches=random_.random() < 0.5)
+    parted = random_.random() < 0.4 and "num_experts" not in config
+    penalty = Penalty(moves, fraction=0.5 if parted else 1.0, searches=random_.random() < 0.5)
     return replace(settings, trained=replace(trained, penalty=penalty), engine=engine)
 
 

@@ -338,6 +338,10 @@ def test_what_gpro_refuses_is_refused() -> None:
         made(penalized(replace(ALL, trained=Trained(dtype="bfloat16"))))
     with pytest.raises(InputError, match="norms with adapters"):
         made(penalized(LORA, moves="norms"))
+    with pytest.raises(InputError, match=r"gradient_penalty_fraction=0.5 .* micro-batches stay whole"):
+        made(penalized(ALL, fraction=0.5), "Qwen/Qwen3-30B-A3B")
+    unbalanced = penalized(replace(ALL, trained=Trained(router_loss=False)), fraction=0.5)
+    assert made(unbalanced, "Qwen/Qwen3-30B-A3B").verdict == "no"
 
 
 def test_advice_for_gpro() -> None:
@@ -354,6 +358,17 @@ def test_advice_for_gpro() -> None:
     }
     over_two = advice(made(penalized(replace(ALL, layout=Layout(2)), searches=True)))
     assert any("fsdp" in each.setting and "gradient_penalty_radius" in each.setting for each in over_two)
+
+
+def test_layouts_for_gpro_name_what_it_needs_there() -> None:
+    settings = penalized(Settings(batch=Batch(512, 1024, 4, 8)), moves="norms", searches=True)
+    for cards, radius in ((8, True), (1, False)):
+        found = layouts(made(settings).model, card("910B3"), cards, settings)
+        assert found
+        for choice in found:
+            words, adapters = " ".join(choice.words), choice.plan.settings.trained.lora is not None
+            assert f"gradient_penalty_parameters={'all' if adapters else 'norms'}" in words
+            assert ("gradient_penalty_radius=NUMBER" in words) == (choice.plan.settings.layout.shards > 1)
 
 
 @pytest.mark.parametrize(

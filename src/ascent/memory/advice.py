@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from ascent.errors import InputError
 from ascent.memory.plan import Plan
-from ascent.memory.settings import Penalty, Settings
+from ascent.memory.settings import Penalty, Settings, Trained
 
 LORA_RANK = 16
-_FIXED_RADIUS = "gradient_penalty_radius=NUMBER"
+FIXED_RADIUS = "gradient_penalty_radius=NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,8 @@ def _changes(made: Plan) -> Iterator[tuple[str, str, Settings]]:
 
     if trained.lora is None:
         dtype = "bfloat16" if made.card.bf16 else trained.dtype
-        penalty, moves = trained.penalty, ""
-        if penalty is not None and penalty.moves == "norms":  # which adapters aren't beside
-            penalty, moves = replace(penalty, moves="all"), " algorithm.gradient_penalty_parameters=all"
+        penalty = on_adapters(trained.penalty)
+        moves = "" if penalty == trained.penalty else " algorithm.gradient_penalty_parameters=all"
         yield (
             f"model.lora.r={LORA_RANK} model.dtype={dtype}{moves}",
             "trains adapters instead of all weights",
@@ -80,7 +79,7 @@ def _changes(made: Plan) -> Iterator[tuple[str, str, Settings]]:
         for setting, costs, penalty in _penalties(trained.penalty):
             yield setting, costs, with_trained(penalty=penalty)
     if layout.shards == 1 and layout.trainers > 1:
-        yield _sharded(settings)
+        yield _with_fsdp(settings)
     if engine.place == "colocate" and engine.kind == "vllm":
         if trained.offload == "none":
             yield (
@@ -108,7 +107,7 @@ def _penalties(penalty: Penalty) -> Iterator[tuple[str, str, Penalty]]:
         )
     if penalty.searches:
         yield (
-            f"algorithm.{_FIXED_RADIUS}",
+            f"algorithm.{FIXED_RADIUS}",
             "a length that another run has found (gradient_penalty/radius) instead of looking for it",
             replace(penalty, searches=False),
         )
@@ -120,14 +119,26 @@ def _penalties(penalty: Penalty) -> Iterator[tuple[str, str, Penalty]]:
         )
 
 
-def _sharded(settings: Settings) -> tuple[str, str, Settings]:
-    """With FSDP; its mixed precision can't look for GPRO's radius."""
-    trained, layout, words = settings.trained, settings.layout, 'trainer.fsdp="full_shard auto_wrap"'
-    if trained.penalty is not None and trained.penalty.searches and trained.autocast:
-        words += f" algorithm.{_FIXED_RADIUS}"
-        trained = replace(trained, penalty=replace(trained.penalty, searches=False))
+def on_adapters(penalty: Penalty | None) -> Penalty | None:
+    """The penalty of a training of adapters, which have no norms' weights: then of all."""
+    return replace(penalty, moves="all") if penalty is not None and penalty.moves == "norms" else penalty
+
+
+def sharded(trained: Trained) -> Penalty | None:
+    """The penalty of a training with FSDP, whose mixed precision can't look for the radius: then with a number."""
+    penalty = trained.penalty
+    return replace(penalty, searches=False) if penalty is not None and trained.autocast else penalty
+
+
+def _with_fsdp(settings: Settings) -> tuple[str, str, Settings]:
+    trained, layout = settings.trained, settings.layout
+    penalty = sharded(trained)
+    words = 'trainer.fsdp="full_shard auto_wrap"' + ("" if penalty == trained.penalty else f" algorithm.{FIXED_RADIUS}")
     costs = f"weights travel between the {layout.trainers} devices in each pass"
-    return words, costs, replace(settings, trained=trained, layout=replace(layout, shards=layout.trainers))
+    changed = replace(
+        settings, trained=replace(trained, penalty=penalty), layout=replace(layout, shards=layout.trainers)
+    )
+    return words, costs, changed
 
 
 def _shares(made: Plan) -> Iterator[tuple[str, str, Settings]]:

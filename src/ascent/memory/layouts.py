@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ascent.errors import InputError
-from ascent.memory.advice import LORA_RANK
+from ascent.memory.advice import FIXED_RADIUS, LORA_RANK, on_adapters, sharded
 from ascent.memory.cards import Card
 from ascent.memory.model import Model
 from ascent.memory.plan import Plan, plan
@@ -45,6 +45,7 @@ def _candidates(model: Model, card: Card, cards: int, settings: Settings, *, ful
         lora=None if full else settings.trained.lora or LORA_RANK,
         dtype="float32" if full else "bfloat16" if card.bf16 else "float32",
         offload="none",
+        penalty=settings.trained.penalty if full else on_adapters(settings.trained.penalty),
     )
     what = "all weights" if full else f"LoRA of rank {trained.lora}"
     base = replace(settings, trained=trained)
@@ -64,6 +65,8 @@ def _candidates(model: Model, card: Card, cards: int, settings: Settings, *, ful
 
 def _planned(what: str, model: Model, card: Card, base: Settings, engine: object, layout: Layout) -> Iterator[Choice]:
     settings = replace(base, engine=engine, layout=layout)  # type: ignore[arg-type]
+    if layout.shards > 1:
+        settings = replace(settings, trained=replace(settings.trained, penalty=sharded(settings.trained)))
     try:
         made = plan(model, card, settings)
     except InputError:  # the model's heads can't be dealt out so
@@ -80,6 +83,9 @@ def _words(made: Plan) -> tuple[str, ...]:
     words = [f"--devices {layout.trainers}", f"model.dtype={trained.dtype}"]
     if trained.lora is not None:
         words.append(f"model.lora.r={trained.lora}")
+    if trained.penalty is not None:
+        words.append(f"algorithm.gradient_penalty_parameters={trained.penalty.moves}")
+        words += [f"algorithm.{FIXED_RADIUS}"] * (not trained.penalty.searches)
     if layout.shards > 1:
         words.append('trainer.fsdp="full_shard auto_wrap"')
     if engine.place == "server":

@@ -12,7 +12,7 @@ from ascent.memory.cost import cost_of
 from ascent.memory.engine_memory import ASLEEP, EngineMemory, engine_memory, transfer_buffers
 from ascent.memory.model import WIDTHS, Model
 from ascent.memory.passes import Pass, in_two, padded_pass, scoring_pass, training_pass
-from ascent.memory.settings import OPTIMIZER_STATES, Batch, Settings, Trained
+from ascent.memory.settings import OPTIMIZER_STATES, Batch, Settings, Trained, balances
 
 FLOAT32 = 4
 # Ways to lay out a pass are compared with TRL's on short sequences first (`training/batches/passes/self_check.py`)
@@ -142,12 +142,6 @@ def moved_parameters(model: Model, trained: Trained) -> int:
     if trained.penalty.moves == "norms":
         return model.norm_parameters
     return model.parameters - model.embedding_parameters
-
-
-def balances(model: Model, trained: Trained) -> bool:
-    """Whether the loss has a part that keeps a mixture's experts in balance. It is made of all tokens of TRL's padded
-    micro-batches, so these stay as they are."""
-    return model.experts is not None and model.experts.router_loss and trained.router_loss
 
 
 def _held(model: Model, settings: Settings) -> dict[str, int]:

@@ -130,6 +130,12 @@ class Settings:
     layout: Layout = Layout()
 
 
+def balances(model: Model, trained: Trained) -> bool:
+    """Whether the loss has a part that keeps a mixture's experts in balance. It is made of all tokens of TRL's padded
+    micro-batches, so these stay as they are."""
+    return model.experts is not None and model.experts.router_loss and trained.router_loss
+
+
 def check(settings: Settings, model: Model) -> None:
     """Raise InputError for settings that contradict each other or the model."""
     trained, batch, engine, layout = settings.trained, settings.batch, settings.engine, settings.layout
@@ -154,11 +160,11 @@ def check(settings: Settings, model: Model) -> None:
         raise InputError(f"memory.engine_share={engine.share}: expected a share between 0 and 1")
     if trained.lora is not None and not 1 <= trained.lora <= model.hidden:
         raise InputError(f"model.lora.r={trained.lora}: expected 1 to the model's width {model.hidden}")
-    _check_penalty(trained)
+    _check_penalty(trained, model)
     _check_layout(settings, model)
 
 
-def _check_penalty(trained: Trained) -> None:
+def _check_penalty(trained: Trained, model: Model) -> None:
     """As `ascent.algorithms.gradient_penalty` refuses them when a training begins."""
     if trained.penalty is None:
         return
@@ -171,6 +177,12 @@ def _check_penalty(trained: Trained) -> None:
         raise InputError(
             "gradient_penalty_parameters=norms with adapters: this training changes no such weights",
             "Take gradient_penalty_parameters=all, which are the adapters.",
+        )
+    if trained.penalty.fraction < 1.0 and balances(model, trained):
+        raise InputError(
+            f"gradient_penalty_fraction={trained.penalty.fraction:g} takes some of the rows, but with the loss that "
+            "balances this model's experts micro-batches stay whole",
+            "Set gradient_penalty_fraction=1 or trainer.router_aux_loss_coef=0.",
         )
 
 

@@ -16,10 +16,10 @@ from ascent.memory.advice import advice
 from ascent.memory.cards import Card, card, exactly
 from ascent.memory.config_json import read_model
 from ascent.memory.from_config import settings_of, within_context
-from ascent.memory.phases import balances
 from ascent.memory.picture import size, verdict_line
 from ascent.memory.plan import Plan, plan
 from ascent.memory.recommended import tokens_that_fit
+from ascent.memory.settings import balances
 
 _CHANGES_SHOWN = 4
 _CPU_RESERVE = 2**28  # vLLM's and other packages' code that is loaded after the run has begun
