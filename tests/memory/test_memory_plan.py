@@ -442,3 +442,9 @@ def test_a_run_directory_is_planned_as_its_configuration(tmp_path: Path) -> None
 def test_a_picture_that_can_not_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "Qwen/Qwen2.5-0.5B-Instruct", "--svg", str(tmp_path / "none" / "p.svg")]) == 2
     assert "can't be written: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["910B9", "H2000", "NVIDIA A1000", "L400", "Ascend 9100", "RTX 40900"])
+def test_a_further_digit_is_another_card(name: str) -> None:
+    with pytest.raises(InputError, match="no card of that name"):
+        card(name)

@@ -6,14 +6,13 @@ The gradients of each named training of `SCENARIOS`, after the penalty, are writ
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tests.training.batches.cases import CASES, Case
-from tests.training.batches.gradients_of_ranks import RANKS, part
+from tests.training.batches.gradients_of_ranks import RANKS, main, part
 from tests.training.batches.ragged_batches import make, rows_of
 from tests.training.batches.windows import ALL_SAVINGS
 
@@ -87,15 +86,5 @@ def train(name: str, policy: Path, folder: Path) -> None:
     torch.save(found, folder / f"{name}-{rank}.pt")
 
 
-def main() -> None:
-    """All that are named, one after another, in the same processes."""
-    from accelerate import PartialState
-
-    policy, folder, *names = sys.argv[1:]
-    for name in names:
-        train(name, Path(policy), Path(folder))
-    PartialState().destroy_process_group()  # or its threads may end the process when it exits
-
-
 if __name__ == "__main__":
-    main()
+    main(train)

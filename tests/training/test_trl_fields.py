@@ -88,6 +88,16 @@ def test_settings_without_meaning_are_told(
     assert "vllm_group_port" not in capsys.readouterr().err, "in TRL it has no meaning either without vLLM"
 
 
+def test_sharding_that_doesn_t_happen_is_told(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
+    from ascent.training.trl_path import check_settings
+
+    args = make_trainer(tiny_policy(), tmp_path).args
+    assert check_settings(args, "transformers") == []
+    args.fsdp = "full_shard"
+    (note,) = check_settings(args, "transformers")
+    assert "every process holds the whole model" in note
+
+
 def test_what_trl_refuses_with_vllm_is_refused_in_its_words(tiny_policy: Callable[..., Path], tmp_path: Path) -> None:
     cases: list[dict[str, Any]] = [{"use_vllm": True}, {"engine": FarEngine()}]
     for settings in cases:

@@ -13,6 +13,7 @@ from ascent.errors import InputError
 from ascent.tables import nearest
 
 GIB = 2**30
+_TELLING = 4  # characters of a name that may stand within a longer one
 Kind = Literal["npu", "cuda", "cpu"]
 
 
@@ -60,7 +61,9 @@ def card(name: str) -> Card:
     plain, names = _plain(name), _names()
     if plain in names:
         return cards()[names[plain]]
-    inside = [known for known in sorted(names, key=len, reverse=True) if len(known) >= 4 and known in plain]
+    longest_first = sorted((known for known in names if len(known) >= _TELLING), key=len, reverse=True)
+    # a further digit makes another card: an H2000 is no H200
+    inside = [known for known in longest_first if re.search(rf"(?<!\d){re.escape(known)}(?!\d)", plain)]
     if inside:
         return cards()[names[inside[0]]]
     raise InputError(

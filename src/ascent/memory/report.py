@@ -32,6 +32,8 @@ class Report:
         lines += _engine_lines(made) + _recommended_lines(self.recommended, made) + _change_lines(self.changes, made)
         if self.asked_for_layouts:
             lines += _choice_lines(self.choices, made)
+        elif made.settings.layout.cards == 1 and made.verdict != "fits":
+            lines.append("over several cards: --cards 8 shows which layouts fit")
         return "\n".join(lines).rstrip()
 
     def to_json(self) -> dict[str, Any]:
@@ -120,8 +122,6 @@ def _change_lines(changes: tuple[Change, ...], made: Plan) -> list[str]:
     for change in changes:
         fits = "  fits with this alone" if change.fits else ""
         lines.append(f"  {size(change.gains):>10}  {change.setting}: {change.costs}{fits}")
-    if made.settings.layout.cards == 1:
-        lines.append("  over several cards: --cards 8 shows which layouts fit")
     return [*lines, ""]
 
 

@@ -165,21 +165,33 @@ class GRPOTrainer(Checkpointing):
         self.tell_alarm = (lambda text: None) if recorder is not None and recorder.tells_alarms else tell
         self._silence, self._numerics = Silence(self.tell_alarm), watch(self, recorder, tell)
         if not self._plain:
-            refuse_biased_ratio(self)
-            self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
-            check_adapters(self.model, chosen)
-            if isinstance(chosen, (EngineSettings, str)):
-                name, settings = (chosen, None) if isinstance(chosen, str) else ("vllm", chosen)
-                self.engine = build_engine(name, needs_of(self, settings))
-            else:
-                self.engine = chosen
-            self._sampler = sampler_for(self, self.engine, verify=verify)
-            self._sharing = Sharing(self, offload, lambda name, value: self._metrics["train"][name].append(value))
-            self._difference_check = difference_check(self, self.engine, verify=verify)
-            self._refill = refill_for(self)
-            stream_model_rewards(self, self.engine.place, print_on_stderr)
-            self.add_callback(OrderOfLaterEpochs())
-            self.accelerator.wait_for_everyone()
+            self._build(chosen, ranks, tell, verify=verify, offload=offload)
+
+    def _build(
+        self,
+        chosen: EngineSettings | RolloutEngine | str,
+        ranks: Ranks,
+        tell: Callable[[str], None],
+        *,
+        verify: bool,
+        offload: str,
+    ) -> None:
+        """What isn't TRL's: how steps are trained on, the engine, what brings weights there and checks them."""
+        refuse_biased_ratio(self)
+        self._batches = step_batches(self, ranks, self.pass_of_trl, tell=tell)
+        check_adapters(self.model, chosen)
+        if isinstance(chosen, (EngineSettings, str)):
+            name, settings = (chosen, None) if isinstance(chosen, str) else ("vllm", chosen)
+            self.engine = build_engine(name, needs_of(self, settings))
+        else:
+            self.engine = chosen
+        self._sampler = sampler_for(self, self.engine, verify=verify)
+        self._sharing = Sharing(self, offload, lambda name, value: self._metrics["train"][name].append(value))
+        self._difference_check = difference_check(self, self.engine, verify=verify)
+        self._refill = refill_for(self)
+        stream_model_rewards(self, self.engine.place, print_on_stderr)
+        self.add_callback(OrderOfLaterEpochs())
+        self.accelerator.wait_for_everyone()
 
     @property
     def generation(self) -> int:

@@ -16,6 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 from trl.trainer.grpo_config import GRPOConfig as TRLConfig
 
+from ascent import devices
 from ascent.algorithms.base import Algorithm
 from ascent.algorithms.grpo import GRPO
 from ascent.compat.trl_on_npu import refuse_on_npu
@@ -83,7 +84,10 @@ def check_settings(args: TRLConfig, engine: trl_fields.Engine) -> list[str]:
     refused = trl_fields.refusals(setting, engine)
     if refused:
         raise InputError("; ".join(refused), "docs/trl-fields.md says what becomes of each setting.")
-    return trl_fields.without_meaning(setting, engine)
+    notes = trl_fields.without_meaning(setting, engine)
+    if args.fsdp and devices.kind() == "cpu":
+        notes.append("trainer.fsdp: accelerate shards on accelerators only; here every process holds the whole model")
+    return notes
 
 
 @contextlib.contextmanager

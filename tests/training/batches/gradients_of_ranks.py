@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,8 @@ def train(name: str, policy: Path, folder: Path) -> None:
     torch.save(found, folder / f"{name}-{rank}.pt")
 
 
-def main() -> None:
-    """All that are named, one after another, in the same processes."""
+def main(train: Callable[[str, Path, Path], None]) -> None:
+    """`train` all that are named, one after another, in the same processes."""
     from accelerate import PartialState
 
     policy, folder, *names = sys.argv[1:]
@@ -108,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(train)
