@@ -13,8 +13,6 @@ from ascent.memory import Batch, Engine, Model, Penalty, Settings, Trained, mode
 FAMILIES = {"calibration": ("llama", "qwen3", "mixtral"), "grid": ("llama", "qwen2", "qwen3", "mistral", "qwen3_moe")}
 WIDTHS = {"calibration": (160, 224, 288), "grid": (128, 192, 256, 320)}
 VOCABULARIES = {"calibration": (700, 5000, 40000), "grid": (512, 1024, 8000, 33000)}
-for _of in (FAMILIES, WIDTHS, VOCABULARIES):
-    _of["gpro"] = _of["grid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,9 @@ def draw(which: str, seed: int, count: int) -> list[Drawn]:
 
 
 def _one(which: str, number: int, random_: random.Random) -> Drawn:
-    family = FAMILIES[which][number % len(FAMILIES[which])]
-    hidden = random_.choice(WIDTHS[which])
+    models = "grid" if which == "gpro" else which
+    family = FAMILIES[models][number % len(FAMILIES[models])]
+    hidden = random_.choice(WIDTHS[models])
     heads = hidden // 32
     config: dict[str, Any] = {
         "model_type": family,
@@ -47,7 +46,7 @@ def _one(which: str, number: int, random_: random.Random) -> Drawn:
         "num_key_value_heads": random_.choice([each for each in (heads, heads // 2, 1) if each and heads % each == 0]),
         "head_dim": 32,
         "intermediate_size": hidden * random_.choice((2, 3, 4)),
-        "vocab_size": random_.choice(VOCABULARIES[which]),
+        "vocab_size": random_.choice(VOCABULARIES[models]),
         "tie_word_embeddings": random_.random() < 0.5,
         "max_position_embeddings": 1024,
     }
@@ -70,7 +69,7 @@ def _penalized(settings: Settings, random_: random.Random, config: dict[str, Any
     trained, engine = settings.trained, settings.engine
     if trained.lora is None:
         trained, engine = replace(trained, dtype="float32"), replace(engine, dtype="float32")
-    moves = random_.choice(("all", "without_embeddings", "norms" if trained.lora is None else "all"))
+    moves: Any = random_.choice(("all", "without_embeddings", "norms" if trained.lora is None else "all"))
     parted = random_.random() < 0.4 and "num_experts" not in config
     penalty = Penalty(moves, fraction=0.5 if parted else 1.0, searches=random_.random() < 0.5)
     return replace(settings, trained=replace(trained, penalty=penalty), engine=engine)

@@ -123,7 +123,7 @@ def _of_penalty(penalty: Penalty) -> dict[str, Any]:
     second one, when the optimizer's state is there."""
     from ascent.algorithms.gradient_penalty import update
 
-    update.PROBE_EVERY, update.LEAST_COSINE = 1, -1.0
+    vars(update).update(PROBE_EVERY=1, LEAST_COSINE=-1.0)
     return {
         "gradient_penalty_radius": "auto" if penalty.searches else 1e-3,
         "gradient_penalty_parameters": penalty.moves,

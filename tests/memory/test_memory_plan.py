@@ -362,8 +362,8 @@ def test_advice_for_gpro() -> None:
 
 def test_layouts_for_gpro_name_what_it_needs_there() -> None:
     settings = penalized(Settings(batch=Batch(512, 1024, 4, 8)), moves="norms", searches=True)
-    for cards, radius in ((8, True), (1, False)):
-        found = layouts(made(settings).model, card("910B3"), cards, settings)
+    for devices in (8, 1):
+        found = layouts(made(settings).model, card("910B3"), devices, settings)
         assert found
         for choice in found:
             words, adapters = " ".join(choice.words), choice.plan.settings.trained.lora is not None

@@ -135,10 +135,8 @@ def _with_fsdp(settings: Settings) -> tuple[str, str, Settings]:
     penalty = sharded(trained)
     words = 'trainer.fsdp="full_shard auto_wrap"' + ("" if penalty == trained.penalty else f" algorithm.{FIXED_RADIUS}")
     costs = f"weights travel between the {layout.trainers} devices in each pass"
-    changed = replace(
-        settings, trained=replace(trained, penalty=penalty), layout=replace(layout, shards=layout.trainers)
-    )
-    return words, costs, changed
+    layout = replace(layout, shards=layout.trainers)
+    return words, costs, replace(settings, trained=replace(trained, penalty=penalty), layout=layout)
 
 
 def _shares(made: Plan) -> Iterator[tuple[str, str, Settings]]:
