@@ -197,9 +197,10 @@ def test_memory_that_runs_out_is_explained(
         "out of memory on npu:0 (process 0) in step 1, computing the loss and the update",
         "Tried to allocate",
         "of 12.0 MiB",
-        "trainer.per_device_train_batch_size=4 trainer.gradient_accumulation_steps=2 (now 8 and 1)",
-        "trainer.gradient_checkpointing=true",
-        "trainer.max_completion_length, now 32",
+        "by what the plan says it gains",
+        "- trainer.per_device_train_batch_size=4 trainer.gradient_accumulation_steps=2 (gains ",
+        "- trainer.gradient_checkpointing=true (gains ",
+        f"`ascent plan {tmp_path / 'runs' / 'run' / 'config.yaml'}",
     ):
         assert said in done.stderr, done.stderr
     assert "OutOfMemoryError" in (tmp_path / "runs" / "run" / "failure-rank0.log").read_text()

@@ -83,11 +83,11 @@ def _changes(config: RunConfig, args: GRPOConfig, run: RunDirectory, made: Plan 
     if made is None or not (gains := advice(_as_it_runs(made, args), PLANNED.get(phase, ("start",)))):
         return _settings(config, args, phase)
     return [
-        "What needs less memory here, by what it gains (as far as it is planned):",
+        "What needs less memory here, by what the plan says it gains:",
         *(f"- {change.setting} (gains {size(change.gains)}): {change.costs}" for change in gains),
         *_of_sampling(config, args, phase),
         *_of_cache(config),
-        f"`{_command(run, made)}` shows all phases; with a change added to it, what it gains.",
+        f"`{_command(run, made)}` shows all phases, and with such settings added how much they would take.",
     ]
 
 
