@@ -62,9 +62,9 @@ def test_a_drawing_repeats() -> None:
     assert draw("grid", 1, 5) != draw("grid", 2, 5)
 
 
-def measured() -> list[dict[str, object]]:
+def measured(file: str = "planner.jsonl") -> list[dict[str, object]]:
     """What `benchmarks/planner.py --keep` measured on the software NPU."""
-    lines = (REPOSITORY / "benchmarks" / "results" / "planner.jsonl").read_text("utf-8").splitlines()
+    lines = (REPOSITORY / "benchmarks" / "results" / file).read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -83,3 +83,10 @@ def test_the_plan_is_near_before_anything_is_calibrated() -> None:
     judged = [planner.judge(each, None) for each in measured() if each["set"] == "grid"]
     assert sum(abs(each.off) <= 0.1 for each in judged) >= 0.9 * len(judged)
     assert all(each.off >= -0.1 for each in judged)
+
+
+def test_the_plan_of_a_second_gradient_is_near_what_trainings_took() -> None:
+    judged = [planner.judge(each, None) for each in measured("planner-gpro.jsonl")]
+    assert all(each.drawn.settings.trained.penalty is not None for each in judged)
+    assert all(each.off >= -0.05 for each in judged)
+    assert planner.by_kind(judged)[-1] in PAGE
