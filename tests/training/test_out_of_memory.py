@@ -98,7 +98,7 @@ def gains_of(said: str) -> dict[str, float]:
     return {setting: float(size) * (1024 if unit == "G" else 1) for setting, size, unit in found}
 
 
-UPDATES = {
+UPDATES: dict[str, Any] = {
     "trainer": {"max_completion_length": 512, "gradient_accumulation_steps": 8},
     "rollout": {"engine": "transformers"},
 }
