@@ -129,12 +129,6 @@ def test_advice_is_for_the_phase_that_failed(tmp_path: Path) -> None:
     assert "- memory.kv_cache_mb, now 64" in cached
 
 
-def test_a_pass_is_as_the_run_makes_it(tmp_path: Path) -> None:
-    """`max_tokens_per_batch: auto` has become a number since the plan was made."""
-    said = explained(tmp_path, "update", 16384, planned, **UPDATES)
-    assert "trainer.max_tokens_per_batch=8192" in gains_of(said)
-
-
 def test_a_planned_second_gradient_is_named_with_what_it_takes(tmp_path: Path) -> None:
     gains = gains_of(explained(tmp_path, "update", made=planned, algorithm="gpro", **UPDATES))
     assert gains["algorithm=grpo"] > gains["algorithm.gradient_penalty_radius=NUMBER"]

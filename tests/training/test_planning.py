@@ -89,6 +89,21 @@ def test_tokens_of_a_pass_come_from_memory_on_an_accelerator(
     assert planning.tokens_by_memory(arguments(), on_cpu) is None
 
 
+def test_the_plan_is_of_the_passes_that_the_run_makes(
+    monkeypatch: pytest.MonkeyPatch, tiny_policy: Callable[..., Path]
+) -> None:
+    made, _ = planned(monkeypatch, tiny_policy(), exactly(2**36), gradient_accumulation_steps=16)
+    args = arguments()
+    taken = planning.take_tokens(args, made)
+    assert taken is not None
+    assert taken.settings.batch.budget == args.max_tokens_per_batch == planning.tokens_by_memory(arguments(), made)
+    assert taken.peak.total > made.peak.total, "four micro-batches at once"
+    given = arguments(max_tokens_per_batch=77)
+    assert planning.take_tokens(given, made) is made
+    assert given.max_tokens_per_batch == 77
+    assert planning.take_tokens(arguments(), None) is None
+
+
 def test_this_card_is_the_hosts_memory_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     halved = planning.this_card()

@@ -88,6 +88,15 @@ def cap_allocator(config: RunConfig, made: Plan | None) -> None:
     devices.limit_allocator(int(cap * 2**30) + engine)
 
 
+def take_tokens(args: Any, made: Plan | None) -> Plan | None:
+    """Set `max_tokens_per_batch` in `args` where it is `auto` and the plan says how many fit; the plan with as many."""
+    tokens = tokens_by_memory(args, made)
+    if made is None or tokens is None:
+        return made
+    args.max_tokens_per_batch = tokens
+    return made.changed(replace(made.settings, batch=replace(made.settings.batch, budget=tokens)))
+
+
 def tokens_by_memory(args: Any, made: Plan | None) -> int | None:
     """The tokens of a pass for `max_tokens_per_batch: auto` on an accelerator: as many as the plan says fit, at most a
     few micro-batches'. None where a plan says nothing, or for another setting."""

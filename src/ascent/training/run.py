@@ -43,7 +43,7 @@ from ascent.training.judging import judgeable, open_sandbox
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
-from ascent.training.planning import cap_allocator, plan_run, tokens_by_memory
+from ascent.training.planning import cap_allocator, plan_run, take_tokens
 from ascent.training.policy_tasks import RunTasks, prompts_open_thought, run_tasks, to_dataset
 from ascent.training.records.alarms import LiveAlarms, watch
 from ascent.training.records.memory import MemoryFile
@@ -89,10 +89,8 @@ def train(
     checkpoint = _prepare_resume(run, args, say) if resume else None
     folder = model_folder(config.model.path, config.model.revision)
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
-    made = plan_run(config, args, folder, say)
+    made = take_tokens(args, plan_run(config, args, folder, say))
     cap_allocator(config, made)
-    if (tokens := tokens_by_memory(args, made)) is not None:
-        args.max_tokens_per_batch = tokens
     context = longest_context(folder, trust_remote_code=config.model.trust_remote_code)
     tasks = _tasks(config, args, tokenizer, context, say)
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")

@@ -6,7 +6,6 @@ import contextlib
 import shlex
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ascent import devices
@@ -80,7 +79,7 @@ def _what(error: BaseException, args: GRPOConfig, step: int, phase: str) -> str:
 def _changes(config: RunConfig, args: GRPOConfig, run: RunDirectory, made: Plan | None, phase: str) -> list[str]:
     """What to change: by the plan, with what it gains in the phases that it knows this one by, and what it doesn't
     know; without a plan, or where it sees nothing to gain, the settings by themselves."""
-    if made is None or not (gains := advice(_as_it_runs(made, args), PLANNED.get(phase, ("start",)))):
+    if made is None or not (gains := advice(made, PLANNED.get(phase, ("start",)))):
         return _settings(config, args, phase)
     return [
         "What needs less memory here, by what the plan says it gains:",
@@ -96,14 +95,6 @@ def _command(run: RunDirectory, made: Plan) -> str:
     words += ["--device", made.card.name] if made.card.name in cards() else []
     words += ["--devices", str(trainers)] if trainers > 1 else []
     return shlex.join(words)
-
-
-def _as_it_runs(made: Plan, args: GRPOConfig) -> Plan:
-    """The plan with the tokens of a pass that were chosen by it."""
-    if not isinstance(args.max_tokens_per_batch, int):
-        return made
-    batch = replace(made.settings.batch, budget=args.max_tokens_per_batch)
-    return made.changed(replace(made.settings, batch=batch))
 
 
 def _settings(config: RunConfig, args: GRPOConfig, phase: str) -> list[str]:
