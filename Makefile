@@ -12,11 +12,11 @@ train:
 	.venv/bin/ascent train examples/quickstart.yaml
 
 test:
-	@scripts/setup.sh cpu dev report transformers-5.5
+	@scripts/setup.sh cpu dev report ray transformers-5.5
 	.venv/bin/python -m pytest
 
 test-slow:
-	@scripts/setup.sh cpu dev report transformers-5.5 smollm2
+	@scripts/setup.sh cpu dev report ray transformers-5.5 smollm2
 	.venv/bin/python -m pytest -m slow --timeout 1800
 
 lint:

@@ -17,6 +17,7 @@ from ascent.config import algorithm_fields, renamed, trl_fields
 from ascent.config import file as config_file
 from ascent.config.sections import (
     AlarmsSection,
+    ClusterSection,
     AlgorithmSection,
     MemorySection,
     ModelSection,
@@ -46,6 +47,7 @@ class RunConfig(Section):
     memory: MemorySection = MemorySection()
     tracking: TrackingSection = TrackingSection()
     alarms: AlarmsSection = AlarmsSection()
+    cluster: ClusterSection = ClusterSection()
     trainer: dict[str, Any] = pydantic.Field(default_factory=dict)
 
     @pydantic.field_validator("algorithm", mode="before")

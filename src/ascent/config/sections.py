@@ -186,3 +186,16 @@ class TrackingSection(Section):
     eval_samples: int = pydantic.Field(4, ge=1)  # sampled completions of each, beside the greedy one
     report: bool = True  # write report.html when training ends
     eval_every: int | None = pydantic.Field(None, ge=1)  # also in between, after so many steps each
+
+
+class ClusterSection(Section):
+    """Several machines, joined by Ray (docs/scale.md). With an address a run is placed over its nodes."""
+
+    address: str | None = None  # none: this machine alone; `auto`; HOST:PORT of the head
+    nodes: int | None = pydantic.Field(None, ge=1)  # that train; default: as few as hold the processes
+    min_nodes: int | None = pydantic.Field(None, ge=1)  # a run that lost a node goes on with so few; default: `nodes`
+    judge_cpus: int | None = pydantic.Field(None, ge=1)  # cores of each node that judge; default: half of what is left
+    interface: str | None = None  # the network interface between nodes; default: the one that holds the node's address
+    ports: str = pydantic.Field("29400-29499", pattern=r"^\d{1,5}-\d{1,5}$")  # FIRST-LAST, that the run may listen at
+    wait_minutes: float = pydantic.Field(10, gt=0)  # for nodes that are missing, before the run is refused
+    max_restarts: int = pydantic.Field(3, ge=0)  # of the training, each after a loss
