@@ -56,7 +56,9 @@ class Served:
 class Door:
     """A guard before `Served`, called as uvicorn would call it."""
 
-    def __init__(self, folder: Path, *, open_metrics: bool = True, clock: Clock | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, open_metrics: bool = True, clock: Clock | None = None, adapters: int = 0
+    ) -> None:
         token_file = folder / "token"
         token_file.write_text(TOKEN + "\n")
         settings = {
@@ -64,6 +66,7 @@ class Door:
             "max_model_len": 64,
             "token_file": str(token_file),
             "open_metrics": open_metrics,
+            "adapters": adapters,
         }
         self.served = Served()
         self.state = ReplicaState(clock or Clock())
@@ -365,3 +368,93 @@ def test_torn_weights_stay_torn_whoever_comes() -> None:
     state.commit(other, 5)
     state.check_version(other, 5)
     state.check_whole()
+
+
+async def take_adapter(door: Door, name: str, holder: dict[str, Any] = HOLDER) -> tuple[int, Any]:
+    return await door.call("POST", "/ascent/hold", {"holder": holder, "adapter": name})
+
+
+def test_adapters_are_held_and_versioned_apart(tmp_path: Path) -> None:
+    async def test() -> None:
+        door = Door(tmp_path, adapters=2)
+        first, second = [(await take_adapter(door, name))[1]["hold"] for name in ("a", "b")]
+        for hold, version in ((first, 3), (second, 8)):
+            assert (await door.call("POST", "/ascent/weights/begin", {"version": version}, x_ascent_hold=hold))[
+                0
+            ] == 200
+            assert (await door.call("POST", "/ascent/weights/commit", {"version": version}, x_ascent_hold=hold))[
+                0
+            ] == 200
+        asked = [(first, "3", 200), (second, "8", 200), (first, "8", 409), (second, "3", 409), ("", "3", 409)]
+        for hold, version, status in asked:
+            found, content = await door.call(
+                "POST", "/inference/v1/generate", {}, x_ascent_hold=hold, x_ascent_weights=version
+            )
+            assert found == status, content
+        told = (await door.call("GET", "/ascent/status", x_ascent_hold=second))[1]
+        assert told["weights"]["version"] == 8
+        assert [(each["name"], each["weights"]["version"]) for each in told["adapters"]] == [("a", 3), ("b", 8)]
+
+    run(test)
+
+
+def test_base_weights_are_frozen_while_adapters_are_held_and_the_other_way_round(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = Clock()
+        door = Door(tmp_path, adapters=2, clock=clock)
+        door.guard._holds._clock = clock
+        hold = (await take_adapter(door, "a"))[1]["hold"]
+        status, content = await door.call("POST", "/ascent/hold", {"holder": OTHER})
+        assert (status, content["code"]) == (409, "held")
+        assert "frozen" in content["error"]
+        for path in ("/update_weights", "/start_weight_update", "/sleep", "/reset_prefix_cache"):
+            status, content = await door.call("POST", path, {}, x_ascent_hold=hold)
+            assert (status, content["code"]) == (409, "adapter")
+        assert (await door.call("POST", "/v1/load_lora_adapter", {}, x_ascent_hold=hold))[0] == 200
+        clock.now += LEASE_SECONDS + 1  # its holder is gone
+        assert (await door.call("POST", "/ascent/hold", {"holder": OTHER}))[0] == 200
+        status, content = await take_adapter(door, "a")
+        assert (status, content["code"]) == (409, "held")
+        assert "base weights are being trained by other run" in content["error"]
+
+    run(test)
+
+
+def test_what_can_be_no_adapter_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        none, two = Door(tmp_path), Door(tmp_path, adapters=2)
+        assert (await take_adapter(none, "a"))[1]["code"] == "adapter"
+        for name in ("../a", "a/b", "-a", "a b", "a" * 200, "a@1"):
+            assert (await take_adapter(two, name))[1]["code"] == "adapter"
+        for name in ("", 7, ["a"]):
+            assert (await take_adapter(two, name))[0] == 400  # type: ignore[arg-type]
+        assert [(await take_adapter(two, name))[0] for name in ("a", "b", "c")] == [200, 200, 409]
+
+    run(test)
+
+
+def test_an_update_of_an_adapter_breaks_off_nothing_of_others(tmp_path: Path) -> None:
+    async def test() -> None:
+        door = Door(tmp_path, adapters=2)
+        holds = [(await take_adapter(door, name))[1]["hold"] for name in ("a", "b")]
+        for hold in holds:
+            await door.call("POST", "/ascent/weights/begin", {"version": 1}, x_ascent_hold=hold)
+            await door.call("POST", "/ascent/weights/commit", {"version": 1}, x_ascent_hold=hold)
+        door.served.slow = True
+        sampling = [
+            asyncio.ensure_future(
+                door.call("POST", "/inference/v1/generate", {}, x_ascent_hold=hold, x_ascent_weights="1")
+            )
+            for hold in holds
+        ]
+        await asyncio.sleep(0.05)
+        began = await asyncio.wait_for(
+            door.call("POST", "/ascent/weights/begin", {"version": 2}, x_ascent_hold=holds[0]), 5
+        )
+        assert began[0] == 200
+        assert (await sampling[0])[1]["code"] == "updating"
+        assert not sampling[1].done()
+        door.served.finish.set()
+        assert (await sampling[1])[0] == 200
+
+    run(test)

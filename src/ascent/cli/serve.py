@@ -25,6 +25,8 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     verb.add_argument("--port", type=int, default=0, help="of the first server (default: free ports)")
     verb.add_argument("--api-key", metavar="KEY", help="better given as ASCENT_API_KEY, which nobody else can see")
+    verb.add_argument("--adapters", type=int, default=0, metavar="N", help="trainings that share it, a LoRA each")
+    verb.add_argument("--adapter-rank", type=int, default=64, metavar="R", help="largest rank of those (default: 64)")
     transports = ["auto", *TRANSPORTS]
     verb.add_argument("--transport", choices=transports, default="auto", help="how new weights come (default: auto)")
     verb.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="default: float32 on CPU")

@@ -141,6 +141,7 @@ class RolloutSection(Section):
     server: str | None = None  # with mode=server: a service's name or address; default: one of the run's own
     replicas: int = pydantic.Field(1, ge=1)  # servers of the run's own service
     tensor_parallel_size: int = pydantic.Field(1, ge=1)  # devices of one server
+    adapter: bool | None = None  # a LoRA adapter goes to the servers by itself; default: where they serve adapters
     server_devices: list[int] | None = None  # for the run's own service: indices of visible devices
     staleness: Literal[0, 1] = 0  # 1: the next generation is sampled while this one trains
     transport: Annotated[str, _name_in(TRANSPORTS, "auto")] = "auto"  # how weights reach the servers

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ascent.rollout.in_vllm.compat import short_answers
+from ascent.rollout.in_vllm.guard_holds import ReplicaHolds
 from ascent.rollout.in_vllm.guard_state import LEASE_SECONDS, RefusedError, ReplicaState
 
 Scope = MutableMapping[str, Any]
@@ -29,7 +30,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 STATUS_KIND = "ascent.replica/"
 SCHEMA = f"{STATUS_KIND}2"  # of the status; raised whenever a trainer of one version can't use a server of another
-SETTINGS_VARIABLE = "ASCENT_REPLICA"  # JSON: model, max_model_len, max_num_seqs, token_file, open_metrics
+# JSON: model, max_model_len, max_num_seqs, token_file, open_metrics, adapters, adapter_folder
+SETTINGS_VARIABLE = "ASCENT_REPLICA"
 HOLD_HEADER = "x-ascent-hold"
 VERSION_HEADER = "x-ascent-weights"
 CANARY_HEADER = "x-ascent-canary"  # the holder looks at weights that are not open for sampling yet
@@ -38,6 +40,8 @@ GIVE_UP = "/ascent/weights/give_up"  # of the holder: the weights that it began 
 # OpenAI's routes: people may ask a running service something with the token alone, as long as its weights are whole
 _PLAIN_SAMPLING = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
 _HARMLESS = {"/v1/models", "/version", "/tokenize", "/detokenize", "/metrics", "/load"}
+# what the holder of an adapter may reach of vLLM's control routes: nothing that changes the base model's weights
+_OF_ADAPTERS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/abort_requests"}
 _DRAIN_SECONDS = 30.0
 _LARGEST_BODY = 64 * 1024  # of a request to the guard itself
 
@@ -61,9 +65,11 @@ class Guard:
         self._max_num_seqs = settings.get("max_num_seqs")
         self._token = Path(settings["token_file"]).read_text(encoding="ascii").strip().encode()
         self._open = {"/health"} | ({"/metrics"} if settings["open_metrics"] else set())
-        self._state = state or ReplicaState()
-        self._running: set[asyncio.Event] = set()  # one for each request that is sampling; set to break it off
-        self._drained = asyncio.Event()
+        self._holds = ReplicaHolds(settings.get("adapters", 0), base=state)
+        self._state = self._holds.base
+        # what is sampling: an event to break each request off, and the hold under which it came ("": somebody's)
+        self._running: dict[asyncio.Event, str] = {}
+        self._ended = asyncio.Event()  # a request has
         self._controls: set[_ControlCall] = set()
         self._stuck_since: float | None = None
 
@@ -84,17 +90,19 @@ class Guard:
             if path.startswith("/ascent/"):
                 return await _answer(send, 200, await self._own(scope["method"], path, hold, receive))
             if path == GENERATE and CANARY_HEADER in headers:
-                self._state.check_updating(hold)
-                return await self._sample(scope, receive, send)
+                self._holds.of(hold).check_updating(hold)
+                return await self._sample(hold, scope, receive, send)
             if path == GENERATE:
-                self._state.check_version(hold, _version(headers.get(VERSION_HEADER)))
+                self._holds.of(hold).check_version(hold, _version(headers.get(VERSION_HEADER)))
                 with short_answers.answering(short=short_answers.HEADER in headers):
-                    return await self._sample(scope, receive, send)
+                    return await self._sample(hold, scope, receive, send)
             if path in _PLAIN_SAMPLING:
                 self._state.check_whole()
-                return await self._sample(scope, receive, send)
+                return await self._sample("", scope, receive, send)
             if path not in _HARMLESS:
-                self._state.check_hold(hold)
+                self._holds.of(hold).check_hold(hold)
+                if self._holds.is_adapters(hold) and path not in _OF_ADAPTERS:
+                    raise RefusedError("adapter", f"{path}: not for the holder of an adapter")
                 return await self._control(hold, scope, receive, send)
         except RefusedError as refused:
             return await _answer(send, 409, {"code": refused.code, "error": str(refused), **refused.facts})
@@ -109,51 +117,64 @@ class Guard:
     async def _own(self, method: str, path: str, hold: str, receive: Receive) -> dict[str, Any]:
         """The guard's own routes; each answers with the server's status."""
         if method == "GET" and path == "/ascent/status":
-            return self._status()
+            return self._status(hold)
         if method != "POST":
             raise _BadRequestError(f"{method} {path}: no such route", 404)
         body = await _json_body(receive)
         if path == "/ascent/hold":
-            return {"hold": self._take(body), **self._status()}
+            taken = self._take(body)
+            return {"hold": taken, **self._status(taken)}
+        state = self._holds.of(hold)
         if path == "/ascent/renew":
-            self._state.renew(hold)
+            state.renew(hold)
         elif path == "/ascent/release":
-            self._state.release(hold)
+            state.release(hold)
         elif path == "/ascent/weights/begin":
             await self._begin(hold, _version(body.get("version")))
         elif path == "/ascent/weights/commit":
-            self._state.commit(hold, _version(body.get("version")))
+            state.commit(hold, _version(body.get("version")))
         elif path == GIVE_UP:
-            self._state.check_hold(hold)
+            state.check_hold(hold)
             for call in self._controls:
-                call.given_up = True
+                call.given_up = call.given_up or call.hold == hold
         else:
             raise _BadRequestError(f"{path}: no such route", 404)
-        return self._status()
+        return self._status(hold)
 
     def _take(self, body: dict[str, Any]) -> str:
-        holder, hold = body.get("holder"), body.get("hold")
-        if not isinstance(holder, dict) or not (hold is None or (isinstance(hold, str) and hold)):
-            raise _BadRequestError('expected {"holder": {"name", "pid", "host", "since"}, "hold": text or null}')
-        return self._state.take(holder, hold)
+        holder, hold, adapter = body.get("holder"), body.get("hold"), body.get("adapter")
+        texts = all(each is None or (isinstance(each, str) and each) for each in (hold, adapter))
+        if not isinstance(holder, dict) or not texts:
+            raise _BadRequestError(
+                'expected {"holder": {"name", "pid", "host", "since"}, "hold": text or null, "adapter": text or null}'
+            )
+        return self._holds.take(holder, hold, adapter)
 
     async def _begin(self, hold: str, version: int) -> None:
-        """Refuse sampling from now on, and wait until nothing is sampled any more.
+        """Refuse sampling from now on, and wait until nothing is sampled any more that new weights would change: for
+        the base weights all, for an adapter what its holder samples.
 
         Requests that are running are broken off: the holder begins an update only when its own completions are
         finished, so these are somebody's questions over OpenAI's routes.
         """
-        self._state.begin(hold, version)
-        self._drained.clear()
-        for broken_off in self._running:
+        state, alone = self._holds.of(hold), self._holds.is_adapters(hold)
+        state.begin(hold, version)
+
+        def concerned() -> list[asyncio.Event]:
+            return [event for event, under in self._running.items() if not alone or under == hold]
+
+        for broken_off in concerned():
             broken_off.set()
-        try:
-            if self._running:
-                await asyncio.wait_for(self._drained.wait(), _DRAIN_SECONDS)
-        except TimeoutError:
-            self._state.abandon(hold)
-            count = len(self._running)
-            raise RefusedError("running", f"{count} requests are still running after {_DRAIN_SECONDS:g} s") from None
+        until = time.monotonic() + _DRAIN_SECONDS
+        while left := concerned():
+            self._ended.clear()
+            try:
+                await asyncio.wait_for(self._ended.wait(), until - time.monotonic())
+            except TimeoutError:
+                state.abandon(hold)
+                raise RefusedError(
+                    "running", f"{len(left)} requests are still running after {_DRAIN_SECONDS:g} s"
+                ) from None
 
     async def _control(self, hold: str, scope: Scope, receive: Receive, send: Send) -> None:
         call = _ControlCall(hold)
@@ -169,7 +190,7 @@ class Guard:
         Such a call may never end: a worker that waits for a broadcast whose other members are gone. Counted from the
         first look on, since nothing tells the guard when a hold runs out.
         """
-        stuck = any(call.given_up or not self._state.is_held_under(call.hold) for call in self._controls)
+        stuck = any(call.given_up or not self._holds.is_held_under(call.hold) for call in self._controls)
         if not stuck:
             self._stuck_since = None
             return 0.0
@@ -177,7 +198,7 @@ class Guard:
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
         return now - self._stuck_since
 
-    async def _sample(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _sample(self, hold: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, so that `_begin` can break it off (vLLM is then told that the client went away)."""
         broken_off = asyncio.Event()
         answering = False
@@ -197,26 +218,27 @@ class Guard:
                 answering = True
                 await send(message)
 
-        self._running.add(broken_off)
+        self._running[broken_off] = hold
         try:
             await self._app(scope, receive_or_break, send_unless_broken)
         finally:
-            self._running.discard(broken_off)
-            if not self._running:
-                self._drained.set()
+            del self._running[broken_off]
+            self._ended.set()
         if not answering:
             await _answer(send, 409, {"code": "updating", "error": "broken off: new weights are on their way"})
 
-    def _status(self) -> dict[str, Any]:
-        state = self._state
+    def _status(self, hold: str) -> dict[str, Any]:
+        """The server's, with the weights of whoever asks: an adapter's for its holder."""
+        state = self._holds.of(hold)
         return {
             "schema": SCHEMA,
             "model": self._model,
             "max_model_len": self._max_model_len,
             "max_num_seqs": self._max_num_seqs,
-            "incarnation": state.incarnation,
+            "incarnation": self._state.incarnation,
             "weights": {"state": state.weights, "version": state.version, "revision": state.revision},
             "holder": state.holder,
+            "adapters": self._holds.facts(),
             "lease_seconds": LEASE_SECONDS,
             "running": len(self._running),
             "stuck_seconds": self._stuck_seconds(),

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ascent.rollout.in_vllm import layerwise, tied_head
+from ascent.rollout.in_vllm import adapter_files, layerwise, tied_head
 from ascent.rollout.in_vllm.fingerprints import exact_on, fingerprint
 from ascent.rollout.in_vllm.model_report import Sent, model_report
 
@@ -52,6 +52,37 @@ class AscentWorkerExtension:
         fingerprints = {name: sent.fingerprint for name, sent in arrivals.seen.items()}
         not_loaded = sorted({*arrivals.not_loaded(), *report.pop("parts_not_sent")})
         return {"fingerprints": fingerprints, "twice": sorted(arrivals.twice), "not_loaded": not_loaded, **report}
+
+    def ascent_adapter_piece(self, request: str) -> dict[str, Any]:
+        """One piece of an adapter's files (`adapter_files.receive`), which one worker of a server writes for all."""
+        try:
+            return adapter_files.receive(json.loads(request)) if self._ascent_is_first() else {"size": None}
+        except (OSError, ValueError, KeyError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def ascent_adapter_folder(self, request: str) -> dict[str, Any]:
+        """Where the files of an adapter are, for vLLM, which is to load it now. `request`: JSON with `name`."""
+        if getattr(self, "ascent_loaded", None) is None:
+            self.ascent_loaded = adapter_files.Loaded(self.model_runner.lora_manager)  # type: ignore[attr-defined]
+        return {"folder": str(adapter_files.folder_of(json.loads(request)["name"]))}
+
+    def ascent_adapter_drop(self, request: str) -> dict[str, Any]:
+        """Let go of an adapter that was unloaded, where there is one. `request`: JSON with `name`."""
+        if getattr(self, "ascent_loaded", None) is not None:
+            self.ascent_loaded.drop(json.loads(request)["name"])
+        return {}
+
+    def ascent_adapter_report(self, request: str) -> dict[str, Any]:
+        """What this worker holds of an adapter, and the digests of its files. `request`: JSON with `name`."""
+        name = json.loads(request)["name"]
+        return {
+            "dtype": self._ascent_dtype(),
+            "digests": adapter_files.digest(name),
+            "tensors": self.ascent_loaded.tensors(name),
+        }
+
+    def _ascent_is_first(self) -> bool:
+        return int(self.rank) == 0  # type: ignore[attr-defined]
 
     def _ascent_model(self) -> Any:
         return self.model_runner.model  # type: ignore[attr-defined]  # vLLM's worker has it

@@ -23,13 +23,15 @@ class ServiceAddress:
     model: str | None = None
     transport: str | None = None
     dtype: str | None = None
+    adapters: int = 0  # LoRA adapters that it serves at once; 0 also where that is unknown
 
 
 def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
     """The address of a service on this machine."""
     urls = tuple(replica.url for replica in found.replicas)
     dtype = found.settings["engine"]["dtype"]
-    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype)
+    adapters = found.settings.get("adapters", 0)
+    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype, adapters)
 
 
 def standing_service(service: str) -> ServiceAddress:

@@ -57,6 +57,8 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         devices=() if kind == "cpu" else _devices(args),
         transport=_transport(args, kind),
         worker_extension=WORKER_EXTENSION,
+        adapters=args.adapters,
+        adapter_rank=args.adapter_rank,
         host=args.host,
         port=args.port,
         max_restarts=args.max_restarts,

@@ -50,6 +50,10 @@ def server_command(settings: ServiceSettings, port: int) -> list[str]:
         command += ["--weight-transfer-config", json.dumps({"backend": backend(settings.transport)})]
     if settings.worker_extension is not None:
         command += ["--worker-extension-cls", settings.worker_extension]
+    if settings.adapters:
+        # of each adapter there may be two versions while a new one comes
+        command += ["--enable-lora", "--max-loras", str(settings.adapters)]
+        command += ["--max-cpu-loras", str(2 * settings.adapters), "--max-lora-rank", str(settings.adapter_rank)]
     return [*command, *settings.extra_arguments]
 
 
@@ -78,7 +82,11 @@ def server_environment(
         "max_num_seqs": settings.engine.max_num_seqs,
         "token_file": str(token_file),
         "open_metrics": settings.loopback,
+        "adapters": settings.adapters,
+        "adapter_folder": str(token_file.parent / "adapters" / str(index)),
     }
+    if settings.adapters:
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # the guard stands before these routes too
     environment[SETTINGS_VARIABLE] = json.dumps(guard)
     return environment
 

@@ -13,6 +13,8 @@ from ascent.errors import InputError
 from ascent.rollout.engine import EngineSettings
 from ascent.rollout.speculation import check_speculation
 
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM can reserve
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
@@ -32,6 +34,8 @@ class ServiceSettings:
     devices: tuple[int, ...] = ()
     transport: str | None = None
     worker_extension: str | None = None
+    adapters: int = 0  # LoRA adapters that trainings may have at once, each its own; 0: none
+    adapter_rank: int = 64  # their largest rank
     host: str = "127.0.0.1"
     port: int = 0
     start_timeout: float = 900.0
@@ -85,6 +89,11 @@ def check(settings: ServiceSettings, api_key: str | None) -> None:
         )
     if api_key is not None and (len(api_key) < 16 or not api_key.isascii() or any(c.isspace() for c in api_key)):
         raise InputError("the API key must be at least 16 ASCII characters without spaces")
+    if settings.adapters < 0 or settings.adapter_rank not in ADAPTER_RANKS:
+        raise InputError(
+            f"--adapters {settings.adapters} of rank {settings.adapter_rank}: expected a number of adapters, and "
+            f"a rank of {', '.join(map(str, ADAPTER_RANKS))}"
+        )
     needed = settings.replicas * settings.tensor_parallel
     if settings.devices and len(settings.devices) != needed:
         raise InputError(

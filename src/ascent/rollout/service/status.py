@@ -48,6 +48,7 @@ class ServiceReport:
             restarts = f", {replica.restarts} restarts (last: {replica.why})" if replica.restarts else ""
             lines.append(f"  {replica.url} {replica.state}{restarts}")
             lines += [f"    {_weights(guard)}; {_holder(guard)}"] if guard else []
+            lines += [f"    adapter {each['name']}: {_weights(each)}; {_holder(each)}" for each in _adapters(guard)]
             lines.append(f"    log: {replica.log}")
         return "\n".join(lines)
 
@@ -121,6 +122,10 @@ def status() -> StatusReport:
 def _guard(replica: record.ReplicaRecord, token: str) -> dict[str, Any] | None:
     parts = urlsplit(replica.url)
     return Endpoint(parts.hostname or "", parts.port or 80, token).guard(_ANSWER_SECONDS)
+
+
+def _adapters(guard: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return guard.get("adapters", []) if guard else []
 
 
 def _weights(guard: dict[str, Any]) -> str:

@@ -1,14 +1,22 @@
-"""Adapters (PEFT) that an engine with weights of its own can't sample as they are trained: refused before training.
+"""Adapters (PEFT) and an engine with weights of its own: how one goes there by itself, and those that it can't sample
+as they are trained, which are refused before training.
 
-Such an engine gets each adapter merged into the weight under it, which is right where the adapted layer computes what a
-plain layer with that weight does, wherever the weight is used.
+Where an adapter doesn't go by itself, such an engine gets it merged into the weight under it, which is right where the
+adapted layer computes what a plain layer with that weight does, wherever the weight is used.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ascent.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ADAPTER_CONFIG = "adapter_config.json"
 
 _TRANSFORMERS = "or sample with the trainer's own model (rollout.engine=transformers, use_vllm=False)."
 # LoRA variants (names of PEFT's classes) whose effect depends on the tokens, or is drawn anew: no weight has it
@@ -59,6 +67,41 @@ def refuse_unmergeable(model: Any) -> None:
         "Take them out of target_modules and modules_to_save, train the whole embedding for both (modules_to_save with "
         f"ensure_weight_tying=True in LoraConfig), {_TRANSFORMERS}",
     )
+
+
+def adapter_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """The adapter that is trained, as PEFT's files have it: its tensors by name, and first under ADAPTER_CONFIG the
+    bytes of its configuration."""
+    import torch
+    from peft.utils.save_and_load import get_peft_model_state_dict
+
+    config = model.peft_config[model.active_adapter].to_dict()
+    told = json.dumps(config, default=lambda value: sorted(value) if isinstance(value, set) else str(value))
+    yield ADAPTER_CONFIG, torch.frombuffer(bytearray(told.encode()), dtype=torch.uint8)
+    yield from get_peft_model_state_dict(model, adapter_name=model.active_adapter).items()
+
+
+def refuse_unservable(model: Any) -> None:
+    """Raise InputError for a model whose adapter vLLM can't have beside others."""
+    from peft import LoraConfig, PeftModel
+
+    mend = "Take plain LoRA on linear layers, or let the training have the servers for itself (rollout.adapter=false)."
+    if not isinstance(model, PeftModel) or not isinstance(model.active_peft_config, LoraConfig):
+        raise InputError("a training that shares servers with others trains a LoRA adapter, and this one doesn't", mend)
+    config = model.active_peft_config
+    found = {
+        "use_dora": config.use_dora,
+        "modules_to_save": config.modules_to_save,
+        "bias": config.bias != "none",
+        "rank_pattern or alpha_pattern": config.rank_pattern or config.alpha_pattern,
+        "target_parameters": getattr(config, "target_parameters", None),
+        "trainable_token_indices": getattr(config, "trainable_token_indices", None),
+        "alora_invocation_tokens": getattr(config, "alora_invocation_tokens", None),
+    }
+    if wrong := [name for name, value in found.items() if value]:
+        raise InputError(f"{', '.join(wrong)} of the LoRA configuration: vLLM has no adapters with it", mend)
+    if any("embed" in name for name, _ in adapter_tensors(model)):
+        raise InputError("an adapter on the embedding: vLLM has no such adapters", mend)
 
 
 def refuse_head_adapter(peft_config: Any) -> None:

@@ -11,6 +11,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from ascent.compat.lora_merge import adds_up, merged_parameters
 from ascent.rollout.engine import Canary
+from ascent.rollout.weights.adapters import adapter_tensors
 from ascent.rollout.weights.content import content_digest
 from ascent.rollout.weights.verify.canary_sequences import measure
 
@@ -53,12 +54,14 @@ class PolicyWeights:
         *,
         steps_done: Callable[[], int],
         digested: bool,
+        adapter: bool = False,
         canary_sequences: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """`steps_done` counts the optimizer steps. Without `canary_sequences` there is no canary, and without
-        `digested` no content: for an engine that samples with this very model."""
+        """`steps_done` counts the optimizer steps. With `adapter` the walk is over the adapter alone. Without
+        `canary_sequences` there is no canary, and without `digested` no content: for an engine that samples with this
+        very model."""
         self._model, self._accelerator, self._steps_done = model, accelerator, steps_done
-        self._digested = digested
+        self._digested, self._adapter = digested, adapter
         self._walk = ParameterWalk(model, accelerator, tokenizer)
         self._canary_sequences = tuple(canary_sequences)
 
@@ -73,7 +76,7 @@ class PolicyWeights:
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See TrainedWeights."""
-        return self._walk.named_tensors()
+        return adapter_tensors(self._model) if self._adapter else self._walk.named_tensors()
 
     def canary(self) -> Canary | None:
         """See TrainedWeights."""

@@ -12,7 +12,7 @@ from ascent.errors import InputError
 from ascent.rewards.base import drop_rewards, start_rewards
 from ascent.rollout.engine import EnginePlace, EngineSettings, RolloutEngine
 from ascent.rollout.narrowed_sampling import narrowing
-from ascent.rollout.weights.adapters import refuse_unmergeable
+from ascent.rollout.weights.adapters import refuse_unmergeable, refuse_unservable
 from ascent.rollout.weights.parameters import PolicyWeights, computing_dtype
 from ascent.rollout.weights.verify.canary_sequences import canary_sequences
 from ascent.rollout.weights.verify.expected_differences import expected_difference
@@ -53,7 +53,9 @@ def _place(engine: Chosen) -> EnginePlace:
 
 def check_adapters(model: Any, engine: Chosen) -> None:
     """Raise InputError for adapters of `model` that the engine would sample otherwise than they are trained."""
-    if _place(engine) is not EnginePlace.TRAINERS_MODEL:
+    if getattr(engine, "adapter", None) is not None:
+        refuse_unservable(model)
+    elif _place(engine) is not EnginePlace.TRAINERS_MODEL:
         refuse_unmergeable(model)
 
 
@@ -71,6 +73,7 @@ def sampler_for(trainer: Any, engine: RolloutEngine, *, verify: bool) -> Sampler
         trainer.processing_class,
         steps_done=lambda: trainer.state.global_step,
         digested=own_weights,
+        adapter=getattr(engine, "adapter", None) is not None,
         canary_sequences=sequences,
     )
     return Sampler(

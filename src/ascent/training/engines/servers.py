@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.server_command import allows_pickled_handles
 from ascent.rollout.service.settings import ServiceSettings
 from ascent.rollout.service.sharing import shared_devices
+from ascent.rollout.weights.adapter_delivery import AdapterDelivery, adapter_name
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.base import Place
 from ascent.rollout.weights.transports.choice import check_fits, choose, transport
@@ -45,7 +47,8 @@ def serving(
     with contextlib.ExitStack() as stack:
         with _all_or_none(agreement):
             address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
-        served = _join(address, config.rollout, engine.dtype, run.path.name, agreement)
+        lora = config.model.lora is not None
+        served = _join(address, config.rollout, engine.dtype, run.path.name, agreement, lora=lora)
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
             raise InputError(
@@ -57,14 +60,21 @@ def serving(
 
 
 def connect(
-    service: str, *, dtype: str = "bfloat16", name: str = "training", rank: int = 0, processes: int = 1
+    service: str,
+    *,
+    dtype: str = "bfloat16",
+    name: str = "training",
+    rank: int = 0,
+    processes: int = 1,
+    adapter: bool = False,
 ) -> RolloutEngine:
     """The engine over a service that stands: its name on this machine, or the URLs of its servers, with commas.
 
     The API key of a service on another machine is taken from ASCENT_API_KEY. Collective over all processes.
 
-    `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. Close the
-    engine to give the service back. Raises InputError for a service that isn't there or is held by another training.
+    `name` is how the training shows in `ascent serve --status`, `dtype` that of servers on another machine. With
+    `adapter` the training's own LoRA adapter goes to the servers, which other trainings then share. Close the engine to
+    give the service back. Raises InputError for a service that isn't there or is held by another training.
     """
     agreement = Agreement(Ranks(rank, processes))
     with _all_or_none(agreement):
@@ -72,27 +82,55 @@ def connect(
         if address is not None and (both := shared_devices(address, processes)):
             indices = ", ".join(map(str, both))
             print(f"note: service {address.name} is on this training's device {indices} too", file=sys.stderr)
-    return _join(address, RolloutSection(mode="server"), dtype, name, agreement)
+    section = RolloutSection(mode="server", adapter=adapter)
+    return _join(address, section, dtype, name, agreement, lora=adapter)
 
 
 def _join(
-    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, agreement: Agreement
+    address: ServiceAddress | None,
+    rollout: RolloutSection,
+    dtype: str,
+    name: str,
+    agreement: Agreement,
+    *,
+    lora: bool,
 ) -> ServedEngine:
     """Rank 0, which knows the address, holds the service; the others join it."""
     served: ServedEngine | None = None
-    shared: tuple[ServiceAddress, str] | None = None
+    shared: tuple[ServiceAddress, str, str | None] | None = None
     with _all_or_none(agreement):
         if address is not None:
-            delivery = _delivery(rollout, address, dtype, agreement.ranks.count)
-            served = ServedEngine(address, delivery, holder_name=name, dtype=dtype)
-            shared = (address, served.hold)
+            hold = secrets.token_hex(16)
+            adapter = adapter_name(name, hold) if _goes_by_itself(rollout, address, lora=lora) else None
+            delivery: WeightDelivery | AdapterDelivery
+            if adapter is None:
+                delivery = _delivery(rollout, address, dtype, agreement.ranks.count)
+            else:
+                delivery = AdapterDelivery(adapter, address.dtype or dtype, verify=rollout.verify)
+            served = ServedEngine(address, delivery, holder_name=name, dtype=dtype, hold=hold, adapter=adapter)
+            shared = (address, hold, adapter)
     shared = agreement.ranks.exchange(shared)[0]
     with _all_or_none(agreement):
         if served is None:
             assert shared is not None
-            address, hold = shared
-            served = ServedEngine(address, None, holder_name=name, dtype=dtype, hold=hold, sends_weights=False)
+            address, hold, adapter = shared
+            served = ServedEngine(
+                address, None, holder_name=name, dtype=dtype, hold=hold, sends_weights=False, adapter=adapter
+            )
     return served
+
+
+def _goes_by_itself(rollout: RolloutSection, address: ServiceAddress, *, lora: bool) -> bool:
+    """Whether the training's adapter goes to the servers without the weights under it, so that others share them."""
+    wanted = bool(address.adapters) and lora if rollout.adapter is None else rollout.adapter
+    if wanted and not lora:
+        raise InputError("rollout.adapter=true, but the training has no LoRA adapter", "Give it model.lora.")
+    if wanted and not address.adapters and address.folder is not None:
+        raise InputError(
+            f"rollout.adapter=true, but service {address.name} serves no adapters",
+            "Start it with: ascent serve MODEL --adapters N",
+        )
+    return wanted
 
 
 @contextlib.contextmanager

@@ -194,7 +194,7 @@ class Dispatcher:
         version = self.version
         assert version is not None
         try:
-            body = job.body()
+            body = job.body(member.replica.adapter_of(version))
         except TypeError as error:
             self._fail(InputError(f"the sampling settings can't be sent to a server: {error}"))
             return None

@@ -61,12 +61,14 @@ class ServedEngine:
         dtype: str = "bfloat16",
         hold: str | None = None,
         sends_weights: bool = True,
+        adapter: str | None = None,
         connect_seconds: float = 60.0,
         patience: float = 600.0,
     ) -> None:
         """Take the service, or join it with the `hold` of the process that took it.
 
-        `dtype` is what its servers compute in, where its address doesn't say.
+        `dtype` is what its servers compute in, where its address doesn't say. With `adapter` the training has an
+        adapter of this name on the servers, and nothing else of them.
 
         `patience` is how many seconds without an answer of any server end a training with a service on another machine
         (what happens on this one is known). Raises InputError when another training holds the service or the token is
@@ -76,13 +78,13 @@ class ServedEngine:
             raise ValueError("the process that sends weights needs a delivery")
         if not sends_weights and hold is None:
             raise ValueError("a process that joins needs the hold of the one that sends weights")
-        self.hold = hold or secrets.token_hex(16)
+        self.hold, self.adapter = hold or secrets.token_hex(16), adapter
         self.dtype = address.dtype or dtype
         if address.folder is not None and not address.folder.exists():
             address = replace(address, folder=None)  # another machine's, told by the process that took the service
         self._address, self._delivery = address, delivery
         self._http = HttpThread()
-        self._replicas = [Replica(url, address.token, self.hold, self._http) for url in address.urls]
+        self._replicas = [Replica(url, address.token, self.hold, self._http, adapter) for url in address.urls]
         self._unfinished = 0
         holder = this_process(holder_name) if sends_weights else None
         try:

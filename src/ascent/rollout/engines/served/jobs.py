@@ -61,13 +61,16 @@ class Job:
         """What it may cost: prompt and longest completion, where that is limited."""
         return len(self.request.prompt_ids) + (self.request.sampling.max_tokens or 0)
 
-    def body(self) -> bytes:
-        """The request's JSON. Raises TypeError when `Sampling.extra` holds what JSON can't say."""
+    def body(self, adapter: str | None = None) -> bytes:
+        """The request's JSON, for one of the server's adapters where that is named. Raises TypeError when
+        `Sampling.extra` holds what JSON can't say."""
         seed = None if self.request.seed is None else self.request.seed + self.index
         parameters = {**sampling_arguments(self.request.sampling, seed), "output_kind": _FINAL_ONLY}
         settings = msgspec.Raw(json.dumps(parameters).encode())  # msgspec would write a set as a list
         self.request_id = secrets.token_hex(8)
         asked = {"request_id": self.request_id, "token_ids": self.request.prompt_ids, "sampling_params": settings}
+        if adapter is not None:
+            asked["model"] = adapter
         return msgspec.json.encode({**asked, "stream": False})
 
     def completion(self, content: bytes, version: int, *, aborted: bool = False) -> Completion:

@@ -43,8 +43,9 @@ class ReplicaStatus:
 class Replica:
     """One server; a ControlPlane. Coroutines belong to the HTTP thread, `post` and `get` to any other."""
 
-    def __init__(self, url: str, token: str, hold: str, http: HttpThread) -> None:
-        self._url, self._http = url, http
+    def __init__(self, url: str, token: str, hold: str, http: HttpThread, adapter: str | None = None) -> None:
+        """With an `adapter` it is only that which is held; others may hold others."""
+        self._url, self._http, self._adapter = url, http, adapter
         self._headers = {"Authorization": f"Bearer {token}", HOLD_HEADER: hold}
         self._hold = hold
         self.status: ReplicaStatus | None = None  # the last that was heard
@@ -96,7 +97,7 @@ class Replica:
         """Take the server under this trainer's hold. ServerCallError has the code `held` when another has it."""
         if self.status is None:
             await self.hear()  # a server of another version is refused before it is taken
-        body = {"holder": dict(holder), "hold": self._hold}
+        body = {"holder": dict(holder), "hold": self._hold, "adapter": self._adapter}
         return self._heard(await self.call("POST", "/ascent/hold", body, STATUS_SECONDS))
 
     async def release(self) -> None:
@@ -110,6 +111,10 @@ class Replica:
     async def commit(self, version: int) -> None:
         """Open the server for sampling with the weights of `version`."""
         self._heard(await self.call("POST", "/ascent/weights/commit", {"version": version}, STATUS_SECONDS))
+
+    def adapter_of(self, version: int) -> str | None:
+        """vLLM's name of the adapter with the weights of `version`; None where all weights are the holder's."""
+        return None if self._adapter is None else f"{self._adapter}@{version}"
 
     async def sample(self, body: bytes, version: int) -> Answer:
         """`/inference/v1/generate` with weights of exactly `version`; takes as long as it takes. What was sampled comes

@@ -61,17 +61,19 @@ def mean_difference(canary: Canary, found: Sequence[Sequence[float]]) -> float:
     return math.fsum(differences) / max(1, len(differences))
 
 
-def difference(replica: ControlPlane, canary: Canary, timeout: float) -> float:
-    """`mean_difference` of one server."""
+def difference(replica: ControlPlane, canary: Canary, timeout: float, *, adapter: str | None = None) -> float:
+    """`mean_difference` of one server, with one of its adapters where that is named."""
     with ThreadPoolExecutor(max(1, len(canary.sequences)), thread_name_prefix="ascent-canary") as pool:
-        answers = list(pool.map(lambda sequence: _prompt_logps(replica, sequence, timeout), canary.sequences))
+        answers = list(pool.map(lambda sequence: _prompt_logps(replica, sequence, timeout, adapter), canary.sequences))
     return mean_difference(canary, answers)
 
 
-def _prompt_logps(replica: ControlPlane, sequence: Sequence[int], timeout: float) -> list[float]:
+def _prompt_logps(replica: ControlPlane, sequence: Sequence[int], timeout: float, adapter: str | None) -> list[float]:
     """The log-probability of each token but the first, after those before it."""
     sampling = {"max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0, "detokenize": False}
     body = {"token_ids": list(sequence), "sampling_params": sampling, "stream": False}
+    if adapter is not None:
+        body["model"] = adapter
     answer = replica.post("/inference/v1/generate", body, timeout=timeout)
     logprobs = (answer or {}).get("prompt_logprobs") or []
     if len(logprobs) != len(sequence):
