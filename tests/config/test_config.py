@@ -92,6 +92,7 @@ def test_unknown_keys_are_refused_with_place_and_nearest_name(tmp_path: Path) ->
         ("rollout.engine=sglang", "rollout.engine: should be 'vllm' or 'transformers', got 'sglang'"),
         ("trainer.output_dir=x", "trainer.output_dir is set by the run directory"),
         ("rollout.staleness=1", "rollout.staleness=1 means something only with rollout.mode=server"),
+        ("rollout.adapter=true", "rollout.adapter=True means something only with rollout.mode=server"),
         ("rollout.replicas=2", "rollout.replicas=2 means something only with rollout.mode=server"),
         ("trainer.vllm_server_port=8000", "name the service in rollout.server"),
         ("memory.offload=everything", "memory.offload: should be 'none', 'optimizer' or 'all', got 'everything'"),
@@ -118,6 +119,8 @@ def test_a_run_that_samples_on_servers(tmp_path: Path) -> None:
     for key, value in (("offload", "optimizer"), ("engine_sleep", True)):
         message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": server, "memory": {key: value}})
         assert f"memory.{key}={value!r} makes room on a device that trainer and engine share" in message
+    message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "adapter": True, "server": "s"}})
+    assert "rollout.adapter=True needs model.lora, and a service with adapters" in message
     asleep = {"rollout": {"engine": "transformers"}, "memory": {"engine_sleep": True}}
     assert "which only vLLM has" in refusal(tmp_path, {"model": {"path": "m"}, **asleep})
     message = refusal(tmp_path, {"model": {"path": "m"}, "rollout": {**server, "server": "s", "replicas": 2}})

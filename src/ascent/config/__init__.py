@@ -92,7 +92,7 @@ _TRL_VLLM = {
     "vllm_tensor_parallel_size": ("rollout.tensor_parallel_size", None),
 }
 _TRL_SERVER = ("vllm_server_host", "vllm_server_port")  # a run names its service by URL or name
-_ONLY_SERVER = ("server", "replicas", "tensor_parallel_size", "server_devices", "staleness", "transport")
+_ONLY_SERVER = ("server", "replicas", "tensor_parallel_size", "server_devices", "staleness", "transport", "adapter")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, list[str]]:
@@ -332,6 +332,8 @@ def _rollout_contradictions(config: RunConfig) -> list[str]:
             for key in _ONLY_SERVER
             if getattr(rollout, key) != getattr(usual, key)
         ]
+    if rollout.adapter and (config.model.lora is None or rollout.server is None):
+        return ["rollout.adapter=True needs model.lora, and a service with adapters that rollout.server names"]
     problems = [
         f"memory.{key}={getattr(config.memory, key)!r} makes room on a device that trainer and engine share; it "
         "contradicts rollout.mode=server"
