@@ -16,13 +16,12 @@ from ascent.memory.config_json import read_model
 CARDS = (8, 16, 32, 64, 128, 256, 512, 1000)
 _MOST_CARDS = 100_000
 _COLUMNS = (
-    ("cards", "train", "servers", "computes", "copies", "pieces", "sampling", "decode", "in turn", "beside")
-    + ("collective", "http", "relayed")
-    + ("programs/s", "cores")
+    *("cards", "train", "servers", "computes", "copies", "pieces", "sampling", "decode", "in turn", "beside"),
+    *("collective", "http", "relayed", "programs/s", "cores"),
 )
 _MEANINGS = (
-    "computes: forward and backward, s. copies, pieces: communication's share of an update with whole copies (one sum of",
-    "gradients) and with the policy in pieces (FSDP). sampling: s; decode: communication's share of a token's decoding.",
+    "computes: forward and backward, s. copies, pieces: communication's share of an update with whole copies (one sum",
+    "of gradients) and with the policy in pieces (FSDP). sampling: s. decode: communication's share of decoding.",
     "in turn, beside: s of a step in pieces; beside: the next generation is sampled while it trains. collective, http,",
     "relayed: s of a weight update (http: every host from the trainer). cores: that judge as fast as programs come.",
     "Upper bounds: no communication beside computing is taken off, and nobody is late.",
