@@ -54,10 +54,8 @@ def measure(rank: int, ranks: int, folder: str, repeats: int) -> None:
     def stepped() -> None:
         whole(rows).square().mean().backward()
 
-    todo: dict[str, Callable[[], Any]] = {
-        str(size): lambda of=size: dist.all_reduce(tensors[of], greatest) for size in SIZES
-    }
-    todo |= {"computed": computed, "stepped": stepped}
+    todo: dict[str, Callable[[], object]] = {"computed": computed, "stepped": stepped}
+    todo |= {str(size): partial(dist.all_reduce, tensor, greatest) for size, tensor in tensors.items()}
     times: dict[str, list[float]] = {name: [] for name in todo}
     for _ in range(repeats + 3):
         for name, act in todo.items():  # in turn, so that what else runs here falls on all of them

@@ -36,7 +36,7 @@ def clusters(draw: st.DrawFn) -> list[Node]:
     for number in range(count):
         devices = 0 if kind == "cpu" else draw(st.sampled_from([0, 1, 2, 4, 7, 8, 16]))
         address = draw(st.sampled_from(["10.0.0.2", "10.0.0.10", "9.1.1.1", "fd00::1", f"10.1.0.{number}"]))
-        cpus = draw(st.integers(1, 24))
+        cpus = draw(st.integers(0, 24))
         nodes.append(
             Node(f"{draw(st.integers(0, 999)):03}-{number}", address, cpus, devices, kind if devices else "cpu")
         )
