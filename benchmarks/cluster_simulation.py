@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+import torch.multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from ascent.cluster.simulation import formulas
@@ -106,7 +106,7 @@ def main() -> None:
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sorted(set(args.ranks)):
-            mp.spawn(measure, (ranks, folder, args.repeats), nprocs=ranks)
+            torch.multiprocessing.spawn(measure, (ranks, folder, args.repeats), nprocs=ranks)
             measured[ranks] = json.loads(Path(folder, f"{ranks}.json").read_text(encoding="utf-8"))
     fewest = min(measured)
     values = fitted(measured[fewest], fewest)

@@ -45,7 +45,7 @@ class Constants:
 
     def changed(self, values: Mapping[str, float], source: str) -> Constants:
         """With other values, which are from `source`."""
-        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})  # type: ignore[arg-type]
+        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
 NAMES = tuple(each.name for each in fields(Constants) if each.name != "sources")
@@ -91,7 +91,7 @@ def defaults(card: Card) -> Constants:
     sources = {name: str(entry["source"]) for name, entry in entries.items()}
     values |= {"tflops": card.tflops, "memory_gb_s": card.bandwidth / 1e9}
     sources |= dict.fromkeys(("tflops", "memory_gb_s"), f"the vendor's, {card.name}")
-    return Constants(**values, sources=sources)  # type: ignore[arg-type]
+    return Constants(**values, sources=sources)
 
 
 def write_measured(path: Path, values: Mapping[str, float], checks: list[Check], about: Mapping[str, Any]) -> None:
