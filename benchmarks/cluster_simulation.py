@@ -49,6 +49,7 @@ def measure(rank: int, ranks: int, folder: str, repeats: int) -> None:
     def computed() -> None:
         with whole.no_sync():
             whole(rows).square().mean().backward()
+        dist.barrier()  # a step takes as long as its slowest rank
 
     def stepped() -> None:
         whole(rows).square().mean().backward()

@@ -79,8 +79,8 @@ class Simulated:
     def _takes_over(self) -> str:
         last = self.points[-1]
         return (
-            f"with {last.cards} cards communication is half of an update where a training card has {last.half_step:.0f} "
-            f"tokens\na step (whole copies), or {last.half_pass:.0f} tokens a pass (pieces)"
+            f"with {last.cards} cards communication is half of an update where a training card has "
+            f"{last.half_step:.0f} tokens\na step (whole copies), or {last.half_pass:.0f} tokens a pass (pieces)"
         )
 
     def _constant_lines(self) -> Iterator[str]:

@@ -49,7 +49,7 @@ def decode(weights: float, kv_cache: float, tensor_parallel: int, constants: Con
     return (weights + kv_cache) / (tensor_parallel * bandwidth)
 
 
-def tensor_parallel(layers: int, hidden: int, sequences: int, cards: int, constants: Constants, width: int) -> float:
+def tensor_parallel(layers: int, hidden: int, sequences: float, cards: int, constants: Constants, width: int) -> float:
     """Communication of one token of each sequence: two all-reduces a layer, of `hidden` numbers of `width` bytes for
     each sequence, inside a node."""
     return 2 * layers * all_reduce(sequences * hidden * width, cards, cards, constants)

@@ -145,10 +145,10 @@ def _dealt(workload: Workload, cards: int) -> tuple[int, int, int]:
 def _sampling(workload: Workload, completions: float, constants: Constants) -> tuple[float, float]:
     """Seconds that one server takes for so many completions, and the share of communication in a token's decoding.
     Prompts' own pass isn't in it: it is one for a group."""
-    parallel, together = workload.tensor_parallel, workload.sequences
+    parallel, together = workload.tensor_parallel, max(1.0, min(workload.sequences, completions))
     talk = formulas.tensor_parallel(workload.layers, workload.hidden, together, parallel, constants, workload.width)
     read = formulas.decode(workload.payload, 0, parallel, constants)
     context = workload.prompt + workload.completion / 2
     with_cache = formulas.decode(workload.payload, together * context * workload.kv_bytes, parallel, constants)
-    tokens = max(1.0, completions / together) * workload.completion
+    tokens = max(1.0, completions / together) * workload.completion  # of one sequence after another
     return tokens * (with_cache + talk), talk / (talk + read)
