@@ -40,7 +40,7 @@ def test_the_simulations_table() -> None:
             f"{each.compute:.1f} s",
             *(share.replace("%", " %") for share in shares),
             *(f"{seconds:.1f} s" for seconds in (each.sampling, each.in_turn, each.beside, each.weights_collective)),
-            *(f"{seconds:.0f} s" for seconds in (each.weights_http, each.weights_relayed)),
+            *(f"{seconds:.0f} s" for seconds in (each.weights_http, each.weights_by_rounds, each.weights_relayed)),
         ]
 
     found = rows("| cards | forward and backward |")
