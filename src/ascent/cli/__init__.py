@@ -33,6 +33,7 @@ VERBS = (
     "export",
     "report",
     "alarms",
+    "regress",
     "replay",
     "sandbox",
     "selftest",

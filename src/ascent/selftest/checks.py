@@ -13,9 +13,9 @@ from typing import Any
 from ascent import __version__
 from ascent.environment import display, preflight, smoke
 from ascent.errors import InputError
+from ascent.host.children import run_child
 from ascent.rollout.weights.verify.expected_differences import expected_difference
 from ascent.selftest import bad_step_check, packing_check, second_gradient_check, training_checks
-from ascent.selftest.children import run_child
 from ascent.selftest.report import CheckResult, SelftestReport
 from ascent.selftest.training_checks import failed
 
