@@ -104,7 +104,7 @@ class Compared:
             largest = max(finite, key=lambda each: each.largest)
             yield (
                 f"log-probabilities: {mean:.2g} nats apart on average, {largest.largest:.2g} at most ({largest.id}); "
-                f"tolerated: {found.tolerance.mean:.2g} on average of a prompt, {found.tolerance.largest:.2g} of a token"
+                f"tolerated: {found.tolerance.mean:.2g} on a prompt's average, {found.tolerance.largest:.2g} of a token"
             )
         shown = [each for each in found.prompts if each.verdict == "changed"]
         for each in shown if self.everything else shown[:_SHOWN]:

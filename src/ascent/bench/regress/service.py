@@ -151,7 +151,7 @@ class StandingService:
 def _check_untouched(status: ReplicaStatus, service: str) -> None:
     if status.holder is not None:
         raise InputError(
-            f"service {service} is held by a training ({status.holder.get('name')}), whose requests would be measured too",
+            f"service {service} is held by a training ({status.holder.get('name')}): that would be measured too",
             "Wait until it is free (ascent serve --status), or start another one.",
         )
     if status.weights != "none":
