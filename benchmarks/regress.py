@@ -5,11 +5,11 @@
     python benchmarks/regress.py quiet [--times 20]        comparisons without a change: new starts, other samples
     python benchmarks/regress.py chance [--times 1000]     the same over runs drawn from a pool: rates of false alarms
 
-All ask MODEL (`--model`, by default the policy of the quickstart) with `--engine colocated` or `transformers`. PYTHON is
-the interpreter of an environment with other versions (`scripts/row.sh vllm-0.23` makes one). Planted are: one number of
-one weight matrix, loaded otherwise than the file has it; temperature and top-p that the engine ignores, or takes for
-others; another dtype. Engines start in this process, one after another. Writes what it printed to
-benchmarks/results/regress-NAME.txt.
+All ask MODEL (`--model`, by default the policy of the quickstart) with `--engine colocated` or `transformers`. PYTHON
+is the interpreter of an environment with other versions (`scripts/row.sh vllm-0.23` makes one). Planted are: one number
+of one weight matrix, loaded otherwise than the file has it; temperature and top-p that the engine ignores, or takes for
+others; another dtype. Engines start in this process, one after another. What is printed is also written to
+benchmarks/results/regress-PART-ENGINE.txt.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def versions(asking: Asking, other: str, say: Callable[[str], None]) -> None:
     ):
         command = [python, "-m", "ascent", "regress", *words]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-        say(f"{done.stdout}(exit code {done.returncode})")
+        say(f"{done.stdout.replace(str(asking.record), asking.record.name)}(exit code {done.returncode})")
 
 
 def planted(asking: Asking, say: Callable[[str], None]) -> None:
