@@ -101,7 +101,7 @@ def test_one_number_of_one_weight(record: Path) -> None:
 
 def test_another_dtype(record: Path) -> None:
     """Of the engine, though its record and its configuration say float32."""
-    found = now(record, lambda job: measure_here(replace(job, choice=replace(job.choice, dtype="float16"))))
+    found = now(record, lambda job: measure_here(replace(job, choice=replace(job.choice, dtype="bfloat16"))))
     assert found.verdict == "changed"
 
 

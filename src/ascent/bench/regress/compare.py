@@ -182,8 +182,8 @@ def _speed(old: Head, new: Head) -> SpeedResult:
         if others > _BUSY:
             why = f"when {name}, others used {others:.0%} of the processors"
             return SpeedResult("speed", "unknown", _middle(was), _middle(now), None, why)
-    if old.environment.get("device") != new.environment.get("device"):
-        return SpeedResult("speed", "unknown", _middle(was), _middle(now), None, "measured on different devices")
+    if other := _other_place(old, new):
+        return SpeedResult("speed", "unknown", _middle(was), _middle(now), None, other)
     return _over_runs("speed", was, now, _LEAST_SPEED, more_is_better=True)
 
 
@@ -191,7 +191,16 @@ def _memory(old: Head, new: Head) -> SpeedResult:
     was, now = ([float(run.memory) for run in head.runs if run.memory] for head in (old, new))
     if not was or not now:
         return SpeedResult("memory", "unknown", _middle(was), _middle(now), None, "it can't be seen from here")
+    if other := _other_place(old, new):
+        return SpeedResult("memory", "unknown", _middle(was), _middle(now), None, other)
     return _over_runs("memory", was, now, _LEAST_MEMORY, more_is_better=False)
+
+
+def _other_place(old: Head, new: Head) -> str:
+    """Why two figures are not of the same thing; "" where they are."""
+    if old.engine.kind != new.engine.kind:
+        return "measured of different engines"
+    return "measured on different devices" if old.environment.get("device") != new.environment.get("device") else ""
 
 
 def _over_runs(
