@@ -73,8 +73,8 @@ def test_too_long_a_prompt_is_refused(engine: Any) -> None:
 
 
 def test_scores_given_tokens(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token's log-probability is that of `token_logps`, its rival the most likely other token. Also where the logits of
-    all sequences at once would be too many."""
+    """Each token's log-probability is that of `token_logps`, its rival the most likely other token. Also where all
+    sequences at once would have too many logits."""
     import torch
 
     from ascent.models.token_logps import token_logps
