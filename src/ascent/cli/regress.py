@@ -75,7 +75,12 @@ def _compare(args: argparse.Namespace) -> int:
     _set_up(args)
     choice = _choice(args, args.engine or "colocated") if args.engine or args.dtype else None
     now = command.Now(_environment(), args.repeat)
-    return tell(lambda: command.compare_now(args.file, args.other, choice, now, **common), args)
+    return tell(
+        lambda: command.compare_now(
+            args.file, args.other, choice, now, trust_remote_code=args.trust_remote_code, **common
+        ),
+        args,
+    )
 
 
 def _set_up(args: argparse.Namespace) -> None:

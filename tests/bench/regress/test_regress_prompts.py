@@ -41,6 +41,7 @@ def test_the_project_s_own_are_enough_for_the_test_of_sampling() -> None:
         ('{"id": "a", "text": "b", "continuation": ""}', "line 1: continuation must be a text that isn't empty"),
         ('{"id": "a", "text": 3, "continuation": "c"}', "line 1: text must be"),
         ('{"id": "a", "text": "b", "continuation": "c", "more": 1}', "found continuation, id, more, text"),
+        ('{"id": "a\\u001b[2J", "text": "b", "continuation": "c"}', "has control characters"),
         ('{"id": "a", "text": "b", "continuation": "c"}\n' * 2, "'a' stands there more than once"),
     ],
 )

@@ -117,6 +117,7 @@ def sealed(lines: list[str]) -> str:
         {"greedy": []},
         {"rivals": None},
         {"prompt_ids": ["a"]},
+        {"id": "p\x1b[2J"},
         {"sampled": {"temperature 0.7": 3}},
     ],
 )

@@ -14,9 +14,10 @@ import pytest
 
 from ascent.bench.regress.command import Now, compare_files, compare_now, record_model
 from ascent.bench.regress.compare import Comparison
-from ascent.bench.regress.engines import LocalSubject, opened, parse_engine
+from ascent.bench.regress.engines import EngineChoice, LocalSubject, opened, parse_engine
 from ascent.bench.regress.measure import Job, Run, measure, measure_here
 from ascent.bench.regress.plan import Asked
+from ascent.bench.regress.record import read, write
 from ascent.cli import main
 from ascent.errors import InputError
 from ascent.types import Sampling
@@ -205,3 +206,23 @@ def test_what_can_t_be_asked(record: Path, model: Path, tmp_path: Path, capsys: 
     arguments = ("record", model, "--out", out, "--engine", "transformers", "--prompts", few)
     assert "none of 1 prompts fits into the context of 256 tokens" in refused(capsys, *arguments)
     assert not out.exists()
+
+
+def test_a_record_is_trusted_with_nothing(record: Path, tmp_path: Path) -> None:
+    """It may come from anyone: neither code of a model runs, nor does a key go to an address, because it says so."""
+    old = read(record)
+    seen: list[Job] = []
+
+    def measured(job: Job) -> Run:
+        seen.append(job)
+        return measure_here(job)
+
+    trusting = tmp_path / "trusting.jsonl"
+    write(replace(old, head=replace(old.head, engine=replace(old.head.engine, trust_remote_code=True))), trusting)
+    compare_now(trusting, None, None, replace(NOW, measure_one=measured))
+    assert [job.choice.trust_remote_code for job in seen] == [False]
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    engine = EngineChoice("service", "https://example.invalid:8000")
+    write(replace(old, head=replace(old.head, engine=engine)), elsewhere)
+    with pytest.raises(InputError, match=r"is a record of servers at https://example.invalid:8000"):
+        compare_now(elsewhere, None, None, NOW)

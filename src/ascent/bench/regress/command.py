@@ -62,6 +62,7 @@ def compare_now(
     choice: EngineChoice | None,
     now: Now,
     *,
+    trust_remote_code: bool = False,
     other_weights: bool = False,
     ignored: Sequence[str] = (),
     everything: bool = False,
@@ -73,7 +74,7 @@ def compare_now(
     folder = model_folder(name)
     model = ModelIdentity(name, weights_digest(folder), model_digest(folder))
     _check_model(file, old.head.model, model, other_weights=other_weights)
-    choice = _as_recorded(old.head, choice)
+    choice = replace(_as_recorded(file, old.head, choice), trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=choice.trust_remote_code)
     tokenized = {prompt.id: question_of(prompt.prompt(), tokenizer) for prompt in old.prompts}
     questions = tuple(prompt.question() for prompt in old.prompts)
@@ -137,11 +138,18 @@ def _settled(choice: EngineChoice, fitting: Fitting, asked: Asked) -> EngineChoi
     return replace(choice, dtype=choice.dtype or usual_dtype(), max_model_len=longest)
 
 
-def _as_recorded(head: Head, choice: EngineChoice | None) -> EngineChoice:
-    if choice is None or choice.kind == "service":
-        return choice or head.engine
-    recorded = head.engine
-    longest = recorded.max_model_len
+def _as_recorded(file: Path, head: Head, choice: EngineChoice | None) -> EngineChoice:
+    """The choice, with what it leaves open as in the record. Raises InputError for a record of servers at some address:
+    they would be sent this user's API key because a file says so."""
+    if choice is None and head.engine.kind == "service" and "://" in (head.engine.service or ""):
+        raise InputError(
+            f"{file} is a record of servers at {head.engine.service}",
+            "If you trust them with your API key, name them: --engine service:URL",
+        )
+    choice = choice or head.engine
+    if choice.kind == "service":
+        return choice
+    longest = max(head.engine.max_model_len, 1)
     return replace(choice, dtype=choice.dtype or head.dtype, max_model_len=longest)
 
 

@@ -68,4 +68,6 @@ def _prompt(line: str, where: str) -> Prompt:
     for name in _FIELDS:
         if not isinstance(row[name], str) or not row[name]:
             raise InputError(f"{where}: {name} must be a text that isn't empty")
+    if not row["id"].isprintable():
+        raise InputError(f"{where}: id {row['id']!r} has control characters")
     return Prompt(**row)

@@ -260,6 +260,10 @@ def _checked(record: Record) -> Record:
     """Raises ValueError for parts that don't belong together."""
     if not record.prompts or not record.head.runs:
         raise ValueError("no prompts or no runs in it")
+    head = record.head
+    shown = [head.model.name, head.dtype, head.vllm, head.made, *head.left_out, *(each.id for each in record.prompts)]
+    if not all(map(str.isprintable, (*shown, *head.environment, *head.environment.values()))):
+        raise ValueError("names with control characters, which a terminal would obey")
     for prompt in record.prompts:
         expected = len(prompt.continuation_ids) + len(prompt.reference) if prompt.greedy else -1
         if not expected == len(prompt.logps) == len(prompt.rivals) == len(prompt.rival_logps):
