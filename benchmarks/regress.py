@@ -2,14 +2,14 @@
 
     python benchmarks/regress.py versions --other PYTHON   a record made here, compared in another environment
     python benchmarks/regress.py planted                   changes put into the engine: is each told?
-    python benchmarks/regress.py quiet [--times 20]        comparisons without a change: new starts, other samples
+    python benchmarks/regress.py quiet [--times 20]        comparisons without a change: new starts, batches, samples
     python benchmarks/regress.py chance [--times 1000]     the same over runs drawn from a pool: rates of false alarms
 
 All ask MODEL (`--model`, by default the policy of the quickstart) with `--engine colocated` or `transformers`. PYTHON
 is the interpreter of an environment with other versions (`scripts/row.sh vllm-0.23` makes one). Planted are: one number
 of one weight matrix, loaded otherwise than the file has it; temperature and top-p that the engine ignores, or takes for
 others; another dtype. Engines start in this process, one after another. What is printed is also written to
-benchmarks/results/regress-PART-ENGINE.txt.
+benchmarks/results/regress-PART-ENGINE-DTYPE.txt.
 """
 
 from __future__ import annotations
@@ -177,6 +177,8 @@ def summary(found: Comparison) -> str:
     ]
     largest = max(each.largest for each in found.prompts)
     parts = [f"{len(changed)} of {len(found.prompts)} prompts changed", f"largest difference {largest:.2g} nats"]
+    ties = sum(each.divergence is not None for each in found.prompts if each.verdict != "changed")
+    parts += [f"{ties} near ties"] if ties else []
     return f"{found.verdict}: {'; '.join([*parts, *sampled])}"
 
 
@@ -184,7 +186,7 @@ def versions(asking: Asking, other: str, say: Callable[[str], None]) -> None:
     """By the command line, as a user does it."""
     source = str(Path(__file__).resolve().parents[1] / "src")
     environment = {**os.environ, "PYTHONPATH": source}
-    engine = ["--engine", asking.choice.kind, "--repeat", str(asking.repeat)]
+    engine = ["--engine", asking.choice.kind, "--dtype", str(asking.choice.dtype), "--repeat", str(asking.repeat)]
     for python, words in (
         (sys.executable, ["record", asking.model, "--out", str(asking.record), *engine]),
         (other, ["compare", str(asking.record), "--repeat", str(asking.repeat)]),
@@ -206,14 +208,14 @@ def planted(asking: Asking, say: Callable[[str], None]) -> None:
 
 
 def quiet(asking: Asking, times: int, say: Callable[[str], None]) -> None:
-    """Every comparison with an engine of its own and other samples."""
+    """Every comparison with an engine of its own, other samples, and prompts in other batches than the record's."""
     record_model(asking.model, asking.record, asking.choice, asking.now(measure_here))
     alarms = 0
     for turn in range(1, times + 1):
-        first = turn * _OTHER_SAMPLES
 
-        def measured(job: Job, first: int = first) -> Run:
-            return measure_here(replace(job, number=job.number + first))
+        def measured(job: Job, turn: int = turn) -> Run:
+            asked = replace(job.asked, seed=job.asked.seed + turn)
+            return measure_here(replace(job, asked=asked, number=job.number + turn * _OTHER_SAMPLES))
 
         found = asking.compared(measured)
         alarms += not found.good
@@ -272,13 +274,15 @@ def main() -> None:
     parser.add_argument("part", choices=["versions", "planted", "quiet", "chance"])
     parser.add_argument("--model", default="builtin:starter")
     parser.add_argument("--engine", default="colocated")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--times", type=int)
     parser.add_argument("--other", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     quieten_transformers()
-    file = args.out / f"regress-{args.part}-{args.engine}.txt"
+    choice = replace(parse_engine(args.engine), dtype=args.dtype)
+    file = args.out / f"regress-{args.part}-{args.engine}-{args.dtype}.txt"
     lines: list[str] = []
 
     def say(text: str) -> None:
@@ -287,7 +291,7 @@ def main() -> None:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     with _OPEN, tempfile.TemporaryDirectory() as folder:
-        asking = Asking(args.model, parse_engine(args.engine), args.repeat, Path(folder))
+        asking = Asking(args.model, choice, args.repeat, Path(folder))
         if args.part == "versions":
             versions(asking, args.other, say)
         elif args.part == "planted":

@@ -146,7 +146,7 @@ def test_against_vllm_0_23(record: Path, tmp_path: Path) -> None:
     )
     assert made.returncode == 0, made.stderr
     python = Path(made.stdout.strip()) / "bin" / "python"
-    command = [python, "-m", "ascent", "regress", "compare", record, *OUTPUTS_ONLY, "2"]
+    command = [str(python), "-m", "ascent", "regress", "compare", str(record), *OUTPUTS_ONLY, "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     found = compared(done)
