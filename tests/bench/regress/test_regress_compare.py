@@ -20,7 +20,7 @@ from tests.bench.regress.made_records import (
 )
 
 from ascent.bench.regress.compare import Comparison, compare
-from ascent.bench.regress.measure import PromptRun, Speed
+from ascent.bench.regress.measure import FIGURES, PromptRun, SampledFigure, Speed
 from ascent.bench.regress.plan import SAMPLINGS, Asked, Question
 from ascent.bench.regress.report import Compared
 from ascent.errors import InputError
@@ -158,6 +158,13 @@ def test_sampling_that_shifted_is_told_and_chance_is_not() -> None:
     assert "sampling at temperature 0.7: mean log-probability" in Compared(found).to_text()
 
 
+def test_samples_without_numbers_are_a_change() -> None:
+    broken = {setting: dict.fromkeys(FIGURES, SampledFigure(math.nan, math.nan)) for setting in SAMPLINGS}
+    found = compare(with_samples(0), a_record([a_run([prompt_run(sampled=broken)] * PROMPTS)] * 2))
+    assert {each.verdict for each in found.sampled} == {"changed"}
+    assert "nan" in Compared(found).to_text()
+
+
 def test_sampling_of_few_prompts_is_said_to_be_unknown() -> None:
     found = compare(with_samples(0, count=5), with_samples(1, shift=3.0, count=5))
     assert {each.verdict for each in found.sampled} == {"unknown"}
@@ -210,6 +217,9 @@ def test_records_that_can_t_be_compared() -> None:
     with pytest.raises(InputError, match="not asked the same"):
         compare(a_record(), a_record(asked=Asked(samples=9)))
     other = a_record()
+    fewer = compare(a_record(), replace(other, prompts=other.prompts[1:]))
+    assert fewer.missing == ("p0",)
+    assert "in one of the two only: p0" in Compared(fewer).to_text()
     renamed = replace(other, prompts=tuple(replace(each, id=f"q{each.id}") for each in other.prompts))
     with pytest.raises(InputError, match="no prompt in common"):
         compare(a_record(), renamed)

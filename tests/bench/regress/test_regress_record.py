@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.regress.made_records import a_record, a_run, prompt_run
 
+from ascent.bench.regress.measure import FIGURES, SampledFigure
+from ascent.bench.regress.plan import SAMPLINGS
 from ascent.bench.regress.record import SCHEMA, Record, read, write
 from ascent.errors import InputError
 
@@ -134,4 +136,11 @@ def test_an_engine_that_gives_no_numbers_is_not_recorded(tmp_path: Path) -> None
     broken = prompt_run(logps=((math.nan,) * 6,) * 3)
     with pytest.raises(InputError, match="prompt p1: the engine gives log-probabilities that are not finite"):
         write(a_record([a_run([prompt_run(), broken])]), tmp_path / "record.jsonl")
+    silent = prompt_run(sampled=sampled_nothing())
+    with pytest.raises(InputError, match="prompt p0: the engine gives"):
+        write(a_record([a_run([silent])]), tmp_path / "record.jsonl")
     assert not list(tmp_path.iterdir())
+
+
+def sampled_nothing() -> dict[str, dict[str, SampledFigure]]:
+    return {setting: dict.fromkeys(FIGURES, SampledFigure(math.nan, 0.0)) for setting in SAMPLINGS}

@@ -41,11 +41,14 @@ def over_prompts(was: Sequence[float], now: Sequence[float], spread: float) -> T
     other sign: the test goes through all signs (`sign_flip_p`), and its rate of false alarms is exact whatever the
     distribution. It is for n prompts at least 2^(1-n), so that fewer than 21 can't show a change. `spread` is the
     standard deviation of the mean difference as sampling alone makes it, for the power: about that of a normal
-    distribution with 13 prompts less (simulated for 22 to 50 prompts, within 5 %).
+    distribution with 13 prompts less (simulated for 22 to 50 prompts, within 5 %). Numbers that aren't finite are a
+    change.
     """
     if 2.0 ** (1 - len(was)) > FALSE_ALARM:
         return Tested(fmean(was), fmean(now), None, None)
     differences = [b - a for a, b in zip(was, now, strict=True)]
+    if not all(map(math.isfinite, differences)):
+        return Tested(fmean(was), fmean(now), 0.0, None)
     largest = max(map(abs, differences))
     p = 1.0 if largest == 0 else sign_flip_p([each / largest for each in differences])
     normal = NormalDist()

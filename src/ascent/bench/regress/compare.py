@@ -59,7 +59,8 @@ class SpeedResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All of it. `environment` has what differs: name -> before, after. `ignored` figures don't count."""
+    """All of it. `environment` has what differs: name -> before, after. `ignored` figures don't count.
+    `missing` are ids of prompts that only one of the two has."""
 
     old: Head
     new: Head
@@ -69,6 +70,7 @@ class Comparison:
     speed: tuple[SpeedResult, ...]
     environment: Mapping[str, tuple[str, str]]
     ignored: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -112,6 +114,7 @@ def compare(
         speed=(_speed(old.head, new.head), _memory(old.head, new.head)),
         environment=_environment(old.head, new.head),
         ignored=tuple(ignored),
+        missing=tuple(sorted({prompt.id for prompt in old.prompts} ^ set(later))),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -172,14 +171,16 @@ def make_record(
 def write(record: Record, file: Path) -> None:
     """Write a record by rename. Raises InputError when it has numbers that aren't finite: the engine is broken as it
     is, and nothing could be compared with it."""
+    lines = [json.dumps({"schema": SCHEMA, **_short(asdict(record.head))}, ensure_ascii=False)]
     for prompt in record.prompts:
-        if not all(map(math.isfinite, (*prompt.logps, *prompt.rival_logps))):
+        try:
+            lines.append(json.dumps(_short(asdict(prompt)), ensure_ascii=False, allow_nan=False))
+        except ValueError as error:
             raise InputError(
                 f"prompt {prompt.id}: the engine gives log-probabilities that are not finite numbers",
                 "Look at the model and its dtype first: ascent generate MODEL",
-            )
-    lines = [{"schema": SCHEMA, **asdict(record.head)}, *(asdict(prompt) for prompt in record.prompts)]
-    body = "".join(json.dumps(_short(line), ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+            ) from error
+    body = "".join(f"{line}\n" for line in lines)
     end = {"prompts": len(record.prompts), "digest": _digest(body)}
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:

@@ -78,6 +78,7 @@ class Compared:
             "sampled": [asdict(each) for each in found.sampled],
             "speed": [asdict(each) for each in found.speed],
             "ignored": list(found.ignored),
+            "missing": list(found.missing),
             "false_alarm": FALSE_ALARM,
         }
         return dict(in_words(content))
@@ -98,6 +99,8 @@ class Compared:
             f"{counts[name]} {name}" for name in ("equal", "within tolerance", "changed") if counts[name]
         )
         yield f"{len(found.prompts)} prompts: {verdicts}"
+        if found.missing:
+            yield f"  in one of the two only: {', '.join(found.missing)}"
         finite = [each for each in found.prompts if each.mean == each.mean]
         if finite:
             mean = sum(each.mean for each in finite) / len(finite)
