@@ -34,9 +34,10 @@ set_up_process()
 
 from ascent.bench.regress.command import Now, compare_now, record_model  # noqa: E402
 from ascent.bench.regress.compare import Comparison, compare  # noqa: E402
-from ascent.bench.regress.engines import EngineChoice, Subject, opened, parse_engine  # noqa: E402
+from ascent.bench.regress.engines import opened  # noqa: E402
 from ascent.bench.regress.measure import Job, Run, measure, measure_here  # noqa: E402
 from ascent.bench.regress.record import Record, make_record, read  # noqa: E402
+from ascent.bench.regress.subject import EngineChoice, Subject, parse_engine  # noqa: E402
 from ascent.rollout.engines.scoring import TokenScores  # noqa: E402
 from ascent.types import Completion, RolloutRequest, Sampling  # noqa: E402
 

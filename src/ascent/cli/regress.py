@@ -10,7 +10,7 @@ from ascent.cli.verb import Verbs, add_verb, tell
 from ascent.errors import InputError
 
 if TYPE_CHECKING:
-    from ascent.bench.regress.engines import EngineChoice
+    from ascent.bench.regress.subject import EngineChoice
 
 
 def add(verbs: Verbs) -> None:
@@ -86,8 +86,6 @@ def _compare(args: argparse.Namespace) -> int:
 def _set_up(args: argparse.Namespace) -> None:
     from ascent.host.process import quieten_transformers, set_up_process
 
-    if args.repeat < 1:
-        raise InputError(f"--repeat {args.repeat}: expected at least 1")
     set_up_process(debug=args.debug)
     quieten_transformers(debug=args.debug)
 
@@ -95,7 +93,7 @@ def _set_up(args: argparse.Namespace) -> None:
 def _choice(args: argparse.Namespace, engine: str) -> EngineChoice:
     from dataclasses import replace
 
-    from ascent.bench.regress.engines import parse_engine
+    from ascent.bench.regress.subject import parse_engine
 
     choice = parse_engine(engine)
     if choice.kind == "service" and args.dtype:

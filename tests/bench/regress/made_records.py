@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ascent.bench.regress.engines import EngineChoice
 from ascent.bench.regress.measure import FIGURES, PromptRun, Run, SampledFigure, Speed
 from ascent.bench.regress.plan import PASSES, SAMPLINGS, Asked, Question
 from ascent.bench.regress.prompts import Prompt
 from ascent.bench.regress.record import Head, ModelIdentity, Record, make_record
+from ascent.bench.regress.subject import EngineChoice
 
 REFERENCE = (11, 12, 13, 14)
 CONTINUATION = (21, 22)

@@ -14,10 +14,11 @@ import pytest
 
 from ascent.bench.regress.command import Now, compare_files, compare_now, record_model
 from ascent.bench.regress.compare import Comparison
-from ascent.bench.regress.engines import EngineChoice, LocalSubject, opened, parse_engine
+from ascent.bench.regress.engines import LocalSubject, opened
 from ascent.bench.regress.measure import Job, Run, measure, measure_here
 from ascent.bench.regress.plan import Asked
 from ascent.bench.regress.record import read, write
+from ascent.bench.regress.subject import EngineChoice, parse_engine
 from ascent.cli import main
 from ascent.errors import InputError
 from ascent.types import Sampling

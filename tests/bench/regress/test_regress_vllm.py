@@ -41,6 +41,7 @@ def record(ascent: Ascent, model: Path, tmp_path_factory: pytest.TempPathFactory
 
 def compared(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode == 1) == (found["verdict"] == "changed")
     return found

@@ -2,7 +2,8 @@
 
 prompts     what is asked: the project's own texts, or a file
 plan        the prompts in a model's tokens, and how they are asked
-engines     the engines that can be asked; service: a standing one
+subject     what an engine must be able to do to be asked
+engines     those that can: vLLM, transformers; service: a standing one
 measure     one run: greedy tokens, log-probabilities, sampling, speed, memory
 runs        several runs, each in a process of its own (child)
 record      what is kept of them: a file

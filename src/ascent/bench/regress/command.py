@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ascent.bench.regress.compare import compare
-from ascent.bench.regress.engines import EngineChoice, usual_dtype
+from ascent.bench.regress.engines import usual_dtype
 from ascent.bench.regress.measure import Job
 from ascent.bench.regress.plan import Asked, Fitting, question_of, questions_of
 from ascent.bench.regress.prompts import read_prompts
 from ascent.bench.regress.record import Head, ModelIdentity, Record, make_record, read, write
 from ascent.bench.regress.report import Compared, Recorded
 from ascent.bench.regress.runs import Measure, measure_in_child, several_runs
+from ascent.bench.regress.service import StandingService
+from ascent.bench.regress.subject import DTYPES, EngineChoice
 from ascent.errors import InputError
 from ascent.models.digests import model_digest, weights_digest
 from ascent.models.folder import load_tokenizer, longest_context, model_folder
@@ -74,12 +76,12 @@ def compare_now(
     folder = model_folder(name)
     model = ModelIdentity(name, weights_digest(folder), model_digest(folder))
     _check_model(file, old.head.model, model, other_weights=other_weights)
-    choice = replace(_as_recorded(file, old.head, choice), trust_remote_code=trust_remote_code)
+    questions = tuple(prompt.question() for prompt in old.prompts)
+    longest = max(question.tokens(old.head.asked) for question in questions)
+    choice = replace(_as_recorded(file, old.head, choice, longest), trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=choice.trust_remote_code)
     tokenized = {prompt.id: question_of(prompt.prompt(), tokenizer) for prompt in old.prompts}
-    questions = tuple(prompt.question() for prompt in old.prompts)
     fitting = Fitting(tuple(prompt.prompt() for prompt in old.prompts), questions, old.head.left_out)
-    longest = max(question.tokens(old.head.asked) for question in questions)
     if (context := _context(choice, folder)) < longest:
         raise InputError(f"the recorded prompts need a context of {longest} tokens, but the engine has {context}")
     new = _measured(model, folder, choice, now, old.head.asked, fitting, tokenizer)
@@ -123,8 +125,6 @@ def _context(choice: EngineChoice, folder: Path) -> int:
     own = longest_context(folder, trust_remote_code=choice.trust_remote_code)
     if choice.kind != "service":
         return own
-    from ascent.bench.regress.service import StandingService
-
     with StandingService.found(choice, ()) as service:
         service.check_model(folder)
         return min(own, *(status.max_model_len for status in service.heard()))
@@ -138,8 +138,8 @@ def _settled(choice: EngineChoice, fitting: Fitting, asked: Asked) -> EngineChoi
     return replace(choice, dtype=choice.dtype or usual_dtype(), max_model_len=longest)
 
 
-def _as_recorded(file: Path, head: Head, choice: EngineChoice | None) -> EngineChoice:
-    """The choice, with what it leaves open as in the record. Raises InputError for a record of servers at some address:
+def _as_recorded(file: Path, head: Head, choice: EngineChoice | None, longest: int) -> EngineChoice:
+    """The choice, with what it leaves open as in the record, and a context of `longest` tokens. Raises InputError for a record of servers at some address:
     they would be sent this user's API key because a file says so."""
     if choice is None and head.engine.kind == "service" and "://" in (head.engine.service or ""):
         raise InputError(
@@ -149,8 +149,8 @@ def _as_recorded(file: Path, head: Head, choice: EngineChoice | None) -> EngineC
     choice = choice or head.engine
     if choice.kind == "service":
         return choice
-    longest = max(head.engine.max_model_len, 1)
-    return replace(choice, dtype=choice.dtype or head.dtype, max_model_len=longest)
+    recorded = head.dtype if head.dtype in DTYPES else None
+    return replace(choice, dtype=choice.dtype or recorded or usual_dtype(), max_model_len=longest)
 
 
 def _measured(
@@ -185,8 +185,6 @@ def _measured(
 def _computes(choice: EngineChoice) -> tuple[str, str]:
     """The dtype of an engine, and the version of its vLLM ("" for transformers)."""
     if choice.kind == "service":
-        from ascent.bench.regress.service import StandingService
-
         with StandingService.found(choice, ()) as service:
             return service.dtype, ", ".join(sorted({status.vllm for status in service.heard()}))
     if choice.kind == "transformers":

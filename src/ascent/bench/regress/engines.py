@@ -4,66 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from ascent import devices
-from ascent.errors import InputError
+from ascent.bench.regress.service import StandingService
+from ascent.bench.regress.subject import EngineChoice, Subject
 from ascent.models.folder import load_tokenizer
 from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.engines.scoring import ScoringEngine, TokenScores
 from ascent.training.evaluate.policy import eos_token_ids
 from ascent.types import Completion, RolloutRequest
 
-Kind = Literal["colocated", "transformers", "service"]
-KINDS: tuple[Kind, ...] = ("colocated", "transformers", "service")
 # So much on every machine: with a share of the device the cache would take what other parts need less of, and what an
 # engine takes would never change. Requests that find no room in it wait.
 _KV_CACHE_BYTES = {"cpu": 512 * 2**20, "cuda": 4 * 2**30, "npu": 4 * 2**30}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """Which engine is asked. `service` is its name or the URLs of its servers; `dtype` is what the others compute in,
-    `max_model_len` their context in tokens."""
-
-    kind: Kind
-    service: str | None = None
-    dtype: str | None = None
-    max_model_len: int = 0
-    trust_remote_code: bool = False
-
-
-def parse_engine(text: str) -> EngineChoice:
-    """`colocated`, `transformers` or `service:NAME`. Raises InputError for anything else."""
-    kind, _, service = text.partition(":")
-    for known in KINDS:
-        if kind == known and bool(service) == (known == "service"):
-            return EngineChoice(known, service or None)
-    raise InputError(f"--engine {text}: expected colocated, transformers, or service:NAME (a name or URLs)")
-
-
-class Subject(Protocol):
-    """What is asked."""
-
-    eos_token_ids: tuple[int, ...]
-
-    def sample(self, requests: Sequence[RolloutRequest]) -> list[Completion]:
-        """Every completion of the requests, in any order. Raises InputError when the engine can't."""
-        ...
-
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[TokenScores]:
-        """See ScoringEngine. Raises InputError when the engine can't."""
-        ...
-
-    def memory(self) -> int | None:
-        """The most bytes that it took, None where that can't be seen."""
-        ...
-
-    def processes(self) -> list[int]:
-        """Processes other than this one and its children that work for it."""
-        ...
 
 
 class LocalRolloutEngine(RolloutEngine, ScoringEngine, Protocol):
@@ -113,8 +68,6 @@ def opened(choice: EngineChoice, folder: Path) -> Iterator[Subject]:
     tokenizer = load_tokenizer(folder, trust_remote_code=choice.trust_remote_code)
     eos = eos_token_ids(folder, tokenizer)
     if choice.kind == "service":
-        from ascent.bench.regress.service import StandingService
-
         with StandingService.found(choice, eos) as service:
             yield service
         return

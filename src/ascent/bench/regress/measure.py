@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ascent.bench.regress.engines import EngineChoice, Subject, opened
+from ascent.bench.regress.engines import opened
 from ascent.bench.regress.plan import PASSES, SAMPLINGS, Asked, Question, batches
+from ascent.bench.regress.subject import EngineChoice, Subject
 from ascent.host.others import moment
 from ascent.rollout.engines.scoring import TokenScores
 from ascent.types import Completion, RolloutRequest

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from ascent.bench.regress.engines import EngineChoice
 from ascent.bench.regress.measure import FIGURES, PromptRun, Run, Speed, Tokens
 from ascent.bench.regress.plan import SAMPLINGS, Asked, Question
 from ascent.bench.regress.prompts import Prompt
+from ascent.bench.regress.subject import EngineChoice
 from ascent.errors import InputError
 
 KIND = "ascent.regress-record/"

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ascent.bench.regress.engines import EngineChoice
+from ascent.bench.regress.subject import EngineChoice
 from ascent.errors import InputError
 from ascent.models.digests import weights_digest
 from ascent.rollout.engines.scoring import RIVALS, TokenScores, scores
