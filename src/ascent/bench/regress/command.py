@@ -139,8 +139,10 @@ def _settled(choice: EngineChoice, fitting: Fitting, asked: Asked) -> EngineChoi
 
 
 def _as_recorded(file: Path, head: Head, choice: EngineChoice | None, longest: int) -> EngineChoice:
-    """The choice, with what it leaves open as in the record, and a context of `longest` tokens. Raises InputError for a record of servers at some address:
-    they would be sent this user's API key because a file says so."""
+    """The choice, with what it leaves open as in the record, and a context of `longest` tokens.
+
+    Raises InputError for a record of servers at some address: they would get the user's API key because a file says so.
+    """
     if choice is None and head.engine.kind == "service" and "://" in (head.engine.service or ""):
         raise InputError(
             f"{file} is a record of servers at {head.engine.service}",
