@@ -34,6 +34,7 @@ VERBS = (
     "export",
     "report",
     "alarms",
+    "regress",
     "replay",
     "sandbox",
     "selftest",

@@ -14,6 +14,7 @@ from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.engines.scoring import TokenScores, score_in_process
 from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
@@ -115,6 +116,13 @@ class ColocatedEngine:
         for part in parts:
             self._counter.finished(part)
         return parts
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[TokenScores]:
+        """See ScoringEngine."""
+        if self._pending:
+            raise ValueError(f"{len(self._pending)} completions are still being sampled")
+        self._wake()
+        return score_in_process(self._engine, sequences)
 
     def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
