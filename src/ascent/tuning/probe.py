@@ -10,7 +10,7 @@ from ascent.memory.cards import Card, Kind
 from ascent.types import EngineStats, Sampling
 
 # refused: vLLM or the machine doesn't allow the settings; crash: the process ended; hang: no answer in time
-Why = Literal["refused", "memory", "crash", "hang", "error"]
+Why = Literal["refused", "memory", "crash", "hang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Probe:
     """
 
     groups: tuple[Group, ...]
-    sampling: Sampling = Sampling(None)  # its max_tokens are the lengths
+    sampling: Sampling = field(default_factory=lambda: Sampling(None))  # its max_tokens are the lengths
     natural: bool = False
     at_once: int | None = None
     limits: Limits | None = None
@@ -84,7 +84,7 @@ class Machine:
     card: Card
 
 
-class Failure(Exception):
+class TrialError(Exception):
     """An engine that can't be started, or has ended: an answer like any other. `text` says what was seen."""
 
     def __init__(self, why: Why, text: str) -> None:

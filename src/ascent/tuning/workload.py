@@ -100,8 +100,8 @@ def read(path: Path) -> Workload:
 
 
 def of_run(folder: Path, groups: int) -> Workload:
-    """The newest `groups` groups that a run sampled, with the lengths that they had. Raises InputError for a folder that
-    isn't a run, or in which none is recorded."""
+    """The newest `groups` groups that a run sampled, with the lengths that they had. Raises InputError for a folder
+    that isn't a run, or in which none is recorded."""
     run = open_existing(folder)
     found: dict[str, list[dict[str, Any]]] = {}
     for file in reversed(counting(run.rollouts.glob("*.parquet"))):
@@ -135,9 +135,7 @@ def of_tasks(config: RunConfig, folder: Path, groups: int, size: int, completion
     Raises InputError for tasks that can't be loaded or are too long for the model.
     """
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
-    context = config.rollout.max_model_len or longest_context(
-        folder, trust_remote_code=config.model.trust_remote_code
-    )
+    context = config.rollout.max_model_len or longest_context(folder, trust_remote_code=config.model.trust_remote_code)
     tasks = run_tasks(config.tasks, tokenizer, context=context, completion=completion, shown=0)
     chosen = random.Random(int(config.trainer.get("seed") or 42)).sample(tasks.train, min(groups, len(tasks.train)))
     template: Mapping[str, Any] = config.trainer.get("chat_template_kwargs") or {}
