@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ascent.tuning.probe import Card, Machine, Measured, TrialError
+from ascent.memory.cards import Card
+from ascent.tuning.probe import Machine, Measured, TrialError
 from ascent.tuning.space import Needs, Point, Space, space
 
 TOKENS = 10_000
@@ -13,7 +14,7 @@ Speed = Callable[[Point], float]
 
 
 def smooth(point: Point) -> float:
-    """Tokens/s: best with all sequences at once, graphs, blocks of 32, and prefix caching; two settings act together."""
+    """Tokens/s: best with all sequences at once, graphs, and blocks of 32; two settings act together."""
     speed = 400.0 * (point.max_num_seqs / 64) ** 0.5
     speed *= 1.0 if point.enforce_eager else 1.25
     speed *= {None: 1.0, 32: 1.3, 64: 1.1}[point.block_size]

@@ -14,10 +14,9 @@ from ascent.memory.asked import named_config
 from ascent.memory.config_json import read_model
 from ascent.memory.engine_memory import SERVER_SHARE
 from ascent.memory.from_config import settings_of, within_context
-from ascent.memory.model import Model
+from ascent.memory.model import WIDTHS, Model
 from ascent.memory.plan import Plan
 from ascent.memory.settings import Settings
-from ascent.memory.widths import WIDTHS
 from ascent.models.folder import longest_context, model_folder
 from ascent.rollout.engine import EngineSettings
 from ascent.tuning.probe import Machine
@@ -149,8 +148,8 @@ def fits(configured: Configured) -> Callable[[Point], bool]:
 
     def answer(point: Point) -> bool:
         cache = None if point.kv_cache_mb is None else point.kv_cache_mb * _MIB
-        key = (point.max_num_seqs, point.max_num_batched_tokens, point.enforce_eager, cache, point.engine_share)
-        key += (point.replicas, point.tensor_parallel)
+        own = (point.max_num_seqs, point.max_num_batched_tokens, point.enforce_eager, cache, point.engine_share)
+        key = (*own, point.replicas, point.tensor_parallel)
         if key not in seen:
             engine = replace(
                 configured.memory.engine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def _groupings(
     for size in others:
         regrouped = workload.regrouped(size)
         assert regrouped is not None  # as `sizes` has seen
-        seconds = search.aside(best, lambda each=regrouped: engines.generation(each, best.limits))
+        seconds = search.aside(best, partial(engines.generation, regrouped, best.limits))
         if seconds is None:
             break
         measured.append((regrouped, seconds))

@@ -65,8 +65,8 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer of `ascent tune`. `near` are the settings that could still be faster, the likeliest first, `nearly` how
-    many there are; `beyond` of them by more than NEAR. `groupings` are estimates."""
+    """The answer of `ascent tune`. `near` are the settings that could still be faster, the likeliest first, `nearly`
+    how many there are; `beyond` of them by more than NEAR. `groupings` are estimates."""
 
     base: Point
     best: Point
@@ -167,9 +167,7 @@ class Result:
         shown += [row for row in self.rows[_ROWS:] if row.point == self.base]
         cells = [("tokens/s", "gain", "settings")]
         for row in shown:
-            speed = (
-                f"{row.speed.to_text()}{'' if row.speed.exact else ' *'}" if row.speed is not None else "short probe"
-            )
+            speed = "short probe" if row.speed is None else row.speed.to_text() + ("" if row.speed.exact else " *")
             cells.append((speed, f"{row.gain:+.1%}", row.point.told(self.base)))
         wide = max(len(cell[0]) for cell in cells)
         lines = [f"{speed:>{wide}}  {gain:>7}  {settings}" for speed, gain, settings in cells]

@@ -75,6 +75,7 @@ class Search:
     built: Point | None = None  # of the engine that stands
     out_of_budget: bool = False  # what could have been tried wasn't for want of seconds
     _beside: float = 0.0  # seconds of the budget that aren't in the ledger
+    _beside: float = 0.0  # seconds of the budget that aren't in the ledger
 
     def run(self) -> None:
         """Search until the budget is spent or nothing is expected to gain. Raises InputError when the budget is too
@@ -152,7 +153,7 @@ class Search:
         except TrialError:
             self.built = None
             return None
-        self.budget -= self.clock() - begun
+        self._beside += self.clock() - begun
         return seconds
 
     # ---- what next ------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class Search:
         return max(1.0, self.budget - self.ledger.spent - (self.clock() - begun))
 
     def _spent(self) -> float:
-        return self.ledger.spent
+        return self.ledger.spent + self._beside
 
     def _patience(self, share: float) -> float:
         """After how many seconds a probe is hopeless."""
