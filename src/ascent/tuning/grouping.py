@@ -58,10 +58,14 @@ def estimates(
     found = []
     for workload, seconds in measured:
         group = len(workload.groups[0].lengths)
-        for budget in sorted({int(tokens * factor) for factor in _FACTORS}):
+        known: set[int] = set()
+        for budget in sorted({int(tokens * factor) for factor in _FACTORS}, key=lambda each: (each != tokens, each)):
             if budget < workload.longest or not fits(group, budget):
                 continue
             price, passes = update_cost(workload, budget, cost)
+            if passes in known:  # the same passes: nothing is gained by more room
+                continue
+            known.add(passes)
             configured = workload is first and budget == tokens
             found.append(
                 Grouping(group, len(workload.groups), budget, passes, seconds, price / own, configured=configured)

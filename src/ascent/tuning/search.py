@@ -28,6 +28,7 @@ from ascent.tuning.space import Point, Space
 
 SHORT, WHOLE = 0.25, 1.0
 REPEATS, _REPEATS_LEAST = 5, 2  # probes of each finalist
+_LEAST_SECONDS, _MOST = 2.0, 5  # probes are repeated until they took so long, or are so many
 _WORTH = 0.005  # log of speed: what is expected to gain less isn't tried
 _ETA = 3  # of the halving: one of so many comes to the next rung
 _FINALISTS = 2  # beside the configured settings
@@ -170,7 +171,8 @@ class Search:
                     return point, WHOLE
                 self.out_of_budget = True
                 return None
-        fresh = [point for point in self.space.points if point not in set(ranked) and point not in failed]
+        known = {*ranked, *failed}
+        fresh = [point for point in self.space.points if point not in known]
         if not fresh:
             return None
         improvement = self.expected(fresh).improvement(max(map(self.gain, ranked), default=0.0))
@@ -237,7 +239,7 @@ class Search:
                 self.engines.probe(built, SHORT, self._left(begun))  # what is done once, at first, isn't counted
                 self.built = built
             left = self._left(begun)
-            found = self.engines.probe(point, share, min(left, self._patience(share)))
+            found = self._probe(point, share, min(left, self._patience(share)))
         except TrialError as error:
             self.built = None
             cost = self.clock() - begun
@@ -251,6 +253,13 @@ class Search:
         speed = self._bound(share, found) if found.cut else found.tokens_per_second
         self.ledger.add(Tried(point, share, exact, cost, speed, found.seconds, found.cut, start))
         return True
+
+    def _probe(self, point: Point, share: float, until: float) -> Measured:
+        """One probe; of short ones several, and the median of them."""
+        found = [self.engines.probe(point, share, until)]
+        while not found[-1].cut and len(found) < _MOST and sum(each.seconds for each in found) < _LEAST_SECONDS:
+            found.append(self.engines.probe(point, share, until))
+        return sorted(found, key=lambda each: (each.cut, each.seconds))[len(found) // 2]
 
     def _bound(self, share: float, found: Measured) -> float:
         """Tokens/s that a probe which was broken off would have had at most."""
