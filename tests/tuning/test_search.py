@@ -93,8 +93,11 @@ def test_an_interval_holds_the_true_speed(tmp_path: Path) -> None:
     found.run()
     told = result(found, "a workload")
     best = next(row.speed for row in told.rows if row.point == told.best)
-    assert best is not None and best.exact and best.probes >= 3
-    assert best.low is not None and best.high is not None
+    assert best is not None
+    assert best.exact
+    assert best.probes >= 3
+    assert best.low is not None
+    assert best.high is not None
     assert best.low < smooth(told.best) < best.high
 
 
@@ -103,7 +106,8 @@ def test_the_finalists_have_engines_of_just_their_settings(tmp_path: Path) -> No
     found = search(tmp_path, engines, 600)
     found.run()
     best = found.best()
-    assert best in engines.opened and BASE in engines.opened
+    assert best in engines.opened
+    assert BASE in engines.opened
     assert all(tried.exact for tried in found.whole(BASE))
 
 
@@ -117,7 +121,8 @@ def test_failures_are_answers(tmp_path: Path) -> None:
     found = search(tmp_path, engines, 800)
     found.run()
     best = found.best()
-    assert best is not None and best.block_size != 32
+    assert best is not None
+    assert best.block_size != 32
     assert smooth(best) > 0.97 * max(smooth(point) for point in found.space.points if point.block_size != 32)
     failed = [point for point in engines.opened if point.block_size == 32]
     assert 1 <= len(failed) <= 5  # what failed makes its like unlikely
@@ -137,7 +142,7 @@ def test_configured_settings_that_fail(tmp_path: Path) -> None:
 
 def test_nothing_starts(tmp_path: Path) -> None:
     engines = StandIn(breaks=breaking(lambda point: True))
-    with pytest.raises(InputError, match="no engine could be measured, with 4 settings(.|\n)*what the log says"):
+    with pytest.raises(InputError, match=r"no engine could be measured, with 4 settings(.|\n)*what the log says"):
         search(tmp_path, engines, 900).run()
     assert len(engines.opened) == 4
 
@@ -230,7 +235,8 @@ def test_unknown_settings_are_told_with_their_reason(tmp_path: Path) -> None:
     found = search(tmp_path, StandIn(noise=NOISE), 200)
     found.run()
     told = result(found, "a workload")
-    assert told.near and all(each.at_most > 0 for each in told.near)
+    assert told.near
+    assert all(each.at_most > 0 for each in told.near)
     tried = {each.point for each in found.ledger.tried}
     assert len(tried) + sum(each.points for each in told.left_out) == len(found.space.points)
     assert {each.share for each in found.ledger.tried} <= {SHORT, WHOLE}

@@ -28,7 +28,8 @@ def test_two_cores() -> None:
     made = cpu_space()
     assert made.values["max_num_seqs"] == (8, 16, 32, 64)
     assert set(made.values) >= {"enforce_eager", "block_size", "threads", "binding", "prefix_caching"}
-    assert BASE in made.points and len(set(made.points)) == len(made.points)
+    assert BASE in made.points
+    assert len(set(made.points)) == len(made.points)
     assert all(point.max_num_batched_tokens >= max(point.max_num_seqs, 300) for point in made.points)
 
 

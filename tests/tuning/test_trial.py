@@ -36,8 +36,10 @@ def test_what_it_answers(tmp_path: Path) -> None:
         assert engine.open(SETTINGS) == 0.1
         found = engine.probe(Probe(GROUPS))
     assert (found.tokens, found.sequences, found.prompt_tokens) == (100, 4, 5)
-    assert found.lengths == ((10, 20), (30, 40)) and found.steps == ((2, 0.5),)
-    assert found.tokens_per_second == 100 and found.stats.kv_cache_use == 0.25
+    assert found.lengths == ((10, 20), (30, 40))
+    assert found.steps == ((2, 0.5),)
+    assert found.tokens_per_second == 100
+    assert found.stats.kv_cache_use == 0.25
 
 
 @pytest.mark.parametrize(
