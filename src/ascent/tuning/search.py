@@ -29,7 +29,7 @@ from ascent.tuning.space import Point, Space
 SHORT, WHOLE = 0.25, 1.0
 REPEATS, _REPEATS_LEAST = 5, 2  # probes of each finalist
 _LEAST_SECONDS, _MOST = 2.0, 5  # probes are repeated until they took so long, or are so many
-_WORTH = 0.005  # log of speed: what is expected to gain less isn't tried
+_WORTH = 0.002  # log of speed: what is expected to gain less isn't tried
 _ETA = 3  # of the halving: one of so many comes to the next rung
 _FINALISTS = 2  # beside the configured settings
 _HOPELESS = 1.6  # times the best one's seconds
