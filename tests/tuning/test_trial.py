@@ -128,7 +128,7 @@ def test_replicas_sample_a_part_each(tmp_path: Path) -> None:
 def test_a_share_shortens_completions(tmp_path: Path) -> None:
     with engines(tmp_path) as made:
         made.open(BASE)
-        assert made.probe(BASE, 0.25, None).tokens == 25 - 1 + 2  # 2 + 5 + 8 + 10, halves to even: 2.5 and 7.5
+        assert made.probe(BASE, 0.25, None).tokens == 2 + 5 + 8 + 10
 
 
 def test_one_replica_that_fails_ends_all(tmp_path: Path) -> None:
