@@ -37,9 +37,10 @@ from stepping.workloads import WORKLOADS, make_policy, make_prompts
 from ascent.rollout.engine import EngineSettings
 from ascent.tracking.run_directory import append_json_line, read_json_lines, write_json
 from ascent.tuning.engines import ChildEngines
+from ascent.tuning.known import WHOLE
 from ascent.tuning.ledger import Ledger
 from ascent.tuning.probe import Group
-from ascent.tuning.search import WHOLE, Search
+from ascent.tuning.search import Search
 from ascent.tuning.space import Point, Space
 from ascent.tuning.trial import EngineChild
 from ascent.tuning.workload import Workload
@@ -224,7 +225,7 @@ class Bench:
                 watch=lambda step: print(f"  {step.spent:5.0f} s  {step.what}", file=sys.stderr),
             )
             search.run()
-        best = search.best()
+        best = search.known.best()
         assert best is not None  # else the search has said so
         return best, ledger.spent, len(ledger.tried)
 

@@ -11,10 +11,11 @@ import pytest
 from tests.tuning.standin import BASE, TOKENS, Speed, StandIn, cpu_space, smooth
 
 from ascent.errors import InputError
+from ascent.tuning.known import SHORT, WHOLE
 from ascent.tuning.ledger import Ledger
 from ascent.tuning.probe import Measured, TrialError
 from ascent.tuning.result import result
-from ascent.tuning.search import SHORT, WHOLE, Search
+from ascent.tuning.search import Search
 from ascent.tuning.space import Point, Space
 
 NOISE = (0.02, -0.02, 0.01, -0.03, 0.03, 0.0, -0.01)
@@ -28,7 +29,7 @@ def search(folder: Path, engines: StandIn, budget: float, space: Space | None = 
 
 def share_of_best(found: Search, speed: Speed) -> float:
     """The speed of what was found over that of the best there is."""
-    best = found.best()
+    best = found.known.best()
     assert best is not None
     return speed(best) / max(map(speed, found.space.points))
 
@@ -68,7 +69,7 @@ def test_surfaces_that_it_was_not_made_for(tmp_path: Path, seed: int) -> None:
     found = search(tmp_path, engines, 500)
     found.run()
     assert share_of_best(found, engines.speed) > 0.93
-    assert engines.speed(found.best() or BASE) >= engines.speed(BASE) * 0.97
+    assert engines.speed(found.known.best() or BASE) >= engines.speed(BASE) * 0.97
 
 
 def test_what_is_cheap_comes_first_and_engines_are_kept(tmp_path: Path) -> None:
@@ -105,10 +106,10 @@ def test_the_finalists_have_engines_of_just_their_settings(tmp_path: Path) -> No
     engines = StandIn()
     found = search(tmp_path, engines, 600)
     found.run()
-    best = found.best()
+    best = found.known.best()
     assert best in engines.opened
     assert BASE in engines.opened
-    assert all(tried.exact for tried in found.whole(BASE))
+    assert all(tried.exact for tried in found.known.whole(BASE))
 
 
 def breaking(bad: Callable[[Point], bool], why: str = "crash") -> Callable[[Point], TrialError | None]:
@@ -120,7 +121,7 @@ def test_failures_are_answers(tmp_path: Path) -> None:
     engines = StandIn(breaks=breaking(lambda point: point.block_size == 32, "memory"))
     found = search(tmp_path, engines, 800)
     found.run()
-    best = found.best()
+    best = found.known.best()
     assert best is not None
     assert best.block_size != 32
     assert smooth(best) > 0.97 * max(smooth(point) for point in found.space.points if point.block_size != 32)
@@ -135,7 +136,7 @@ def test_configured_settings_that_fail(tmp_path: Path) -> None:
     found = search(tmp_path, engines, 900)
     found.run()
     told = result(found, "a workload")
-    assert BASE in found.failed()
+    assert BASE in found.known.failed()
     assert told.best != BASE
     assert told.best in engines.opened
 
@@ -206,7 +207,7 @@ def test_a_search_that_has_ended_measures_nothing_again(tmp_path: Path) -> None:
     repeated = search(tmp_path, again, 600)
     repeated.run()
     assert len(again.probed) <= 2
-    assert repeated.best() == found.best()
+    assert repeated.known.best() == found.known.best()
 
 
 def test_a_ledger_of_something_else_is_refused(tmp_path: Path) -> None:
