@@ -63,7 +63,7 @@ def test_the_best_is_found_in_a_small_part_of_the_time_of_all(tmp_path: Path) ->
     assert engines.now < everything / 20
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_surfaces_that_it_was_not_made_for(tmp_path: Path, seed: int) -> None:
     engines = StandIn(drawn(seed), noise=NOISE, start_seconds=4.0)
     found = search(tmp_path, engines, 500)
@@ -79,11 +79,11 @@ def test_what_is_cheap_comes_first_and_engines_are_kept(tmp_path: Path) -> None:
 
 
 def test_when_nothing_matters_it_ends_early_and_keeps_what_is_configured(tmp_path: Path) -> None:
-    engines = StandIn(lambda point: 500.0, noise=(0.001, -0.001))
-    found = search(tmp_path, engines, 100_000)
+    engines = StandIn(lambda point: 500.0, noise=(0.001, -0.001, 0.002))
+    found = search(tmp_path, engines, 10_000)
     found.run()
     told = result(found, "a workload")
-    assert engines.now < 50_000
+    assert engines.now < 5_000
     assert told.best == BASE or abs(told.rows[0].gain) < 0.01
     assert all("budget" not in each.why for each in told.left_out)
 

@@ -82,7 +82,7 @@ def update_cost(workload: Workload, tokens: int, cost: CostModel) -> tuple[float
     prompts: list[int] = []
     for prompt, group in enumerate(workload.groups):
         for completion in group.lengths:
-            lengths.append(Length(prompt, len(group.prompt_ids), len(lengths), completion))
+            lengths.append(Length(prompt, len(lengths), len(group.prompt_ids), completion))
             prompts.append(prompt)
     parts = sub_batches(lengths, range(len(lengths)), tokens, shared=True)
     total = 0.0
