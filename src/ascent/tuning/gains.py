@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 # amplitudes that are tried, in standard deviations of log speed; and the middle of their log-normal prior
 _AMPLITUDES, _USUAL = (0.003, 0.02, 0.07, 0.2, 0.6), 0.15
 _TOGETHER, _USUAL_TOGETHER = (0.001, 0.01, 0.03, 0.1), 0.03  # of the product term
+_NOISES = (0.1, 0.3, 1.0, 2.0)  # times the errors that were given
 _PRIOR_WIDTH = 1.5  # standard deviation of an amplitude's logarithm
 _LENGTH = 0.4  # of the kernel, where a setting's values lie between 0 and 1
 _SWEEPS = 2
@@ -61,7 +62,7 @@ def expect(values: Mapping[str, tuple[Value, ...]], seen: Sequence[Observation],
     known_ND, asked_MD = _places(values, [each.point for each in seen]), _places(values, asked)
     gains_N = np.array([each.gain for each in seen])
     noise_N = np.array([each.error**2 for each in seen])
-    amplitudes_K = _fitted(known_ND, gains_N, noise_N)
+    amplitudes_K, noise_N = _fitted(known_ND, gains_N, noise_N)
     prior = float(np.sum(amplitudes_K**2))
     if not seen:
         return Expected(np.zeros(len(asked)), np.full(len(asked), math.sqrt(prior)))
@@ -87,26 +88,28 @@ def _kernel(one_ND: Floats, other_MD: Floats, amplitudes_K: Floats) -> Floats:
     return alike_NMD @ amplitudes_K[:-1] ** 2 + amplitudes_K[-1] ** 2 * np.prod(alike_NMD, axis=2)
 
 
-def _fitted(known_ND: Floats, gains_N: Floats, noise_N: Floats) -> Floats:
-    """(K,): each setting's amplitude and that of the product, one after another from the usual on."""
+def _fitted(known_ND: Floats, gains_N: Floats, noise_N: Floats) -> tuple[Floats, Floats]:
+    """(K,): each setting's amplitude and that of the product; (N,): the noise's variances. One after another from the
+    usual on."""
     settings = known_ND.shape[1]
     usual_K = np.array([_USUAL] * settings + [_USUAL_TOGETHER])
     if len(known_ND) < 2:
-        return usual_K
+        return usual_K, noise_N
     alike_NND = np.exp(-0.5 * (known_ND[:, None, :] - known_ND[None, :, :]) ** 2 / _LENGTH**2)
     terms_KNN = np.concatenate([np.moveaxis(alike_NND, 2, 0), np.prod(alike_NND, axis=2)[None]])
 
-    def evidence(amplitudes_K: Floats) -> float:
+    def evidence(amplitudes_K: Floats, noise: float) -> float:
         """The log of the marginal likelihood times the prior, but for a constant."""
-        chol_NN = np.linalg.cholesky(np.tensordot(amplitudes_K**2, terms_KNN, 1) + np.diag(noise_N))
+        chol_NN = np.linalg.cholesky(np.tensordot(amplitudes_K**2, terms_KNN, 1) + np.diag(noise**2 * noise_N))
         scaled_N = np.linalg.solve(chol_NN, gains_N)
-        prior = float(np.sum((np.log(amplitudes_K / usual_K) / _PRIOR_WIDTH) ** 2))
+        prior = float(np.sum((np.log(np.append(amplitudes_K / usual_K, noise)) / _PRIOR_WIDTH) ** 2))
         return float(-0.5 * scaled_N @ scaled_N - np.sum(np.log(np.diag(chol_NN))) - 0.5 * prior)
 
-    amplitudes_K = usual_K
+    amplitudes_K, noise = usual_K, 1.0
     for _ in range(_SWEEPS):
         for place in range(settings + 1):
             values = _AMPLITUDES if place < settings else _TOGETHER
             tried = [np.where(np.arange(settings + 1) == place, each, amplitudes_K) for each in values]
-            amplitudes_K = max(tried, key=evidence)
-    return amplitudes_K
+            amplitudes_K = max(tried, key=lambda each_K: evidence(each_K, noise))
+        noise = max(_NOISES, key=lambda each: evidence(amplitudes_K, each))
+    return amplitudes_K, noise**2 * noise_N

@@ -30,6 +30,7 @@ REPEATS, _REPEATS_LEAST = 5, 2  # probes of each finalist
 _LEAST_SECONDS, _MOST = 2.0, 5  # probes are repeated until they took so long, or are so many
 _WORTH = 0.002  # log of speed: what is expected to gain less isn't tried
 _ETA = 3  # of the halving: one of so many comes to the next rung
+_NEAR = 2  # settings in which a point differs from the best so far, as long as such points are worth it
 _FINALISTS = 2  # beside the configured settings
 _HOPELESS = 1.6  # times the best one's seconds
 _END = 0.4  # of the budget, at most, that three probes of each finalist are kept for; else it is one
@@ -119,25 +120,25 @@ class Search:
         left = self.budget - self._spent() - self._cost_of_end()
         ranked = self.known.measured()
         failed = self.known.failed()
-        promoted = ranked[: math.ceil(len(ranked) / _ETA)]
-        for point in promoted:
-            if not self.known.whole(point) and point not in failed:
-                if self._cost(point, WHOLE) <= left:
+        places = math.ceil(len(ranked) / _ETA)
+        if sum(1 for point in ranked if self.known.whole(point)) <= places:
+            for point in ranked[:places]:
+                if not self.known.whole(point) and point not in failed and self._cost(point, WHOLE) <= left:
                     return point, WHOLE
-                self.out_of_budget = True
-                return None
         known = {*ranked, *failed}
         fresh = [point for point in self.space.points if point not in known]
         if not fresh:
             return None
-        improvement = self.known.expected(fresh).improvement(max(map(self.known.gain, ranked), default=0.0))
+        best = max(ranked, key=self.known.gain, default=self.space.base)
+        improvement = self.known.expected(fresh).improvement(max(0.0, self.known.gain(best)))
         costs = np.array([self._cost(point, SHORT) for point in fresh])
         worth = np.where(improvement >= _WORTH, improvement / costs, 0.0)
-        affordable = np.where(costs <= left, worth, 0.0)
-        place = int(np.argmax(affordable))
-        if affordable[place] > 0:
-            return fresh[place], SHORT
-        self.out_of_budget = bool(np.any(worth > 0))
+        self.out_of_budget = bool(np.any((worth > 0) & (costs > left)))
+        worth = np.where(costs <= left, worth, 0.0)
+        near = np.array([len(point.changed(best)) <= _NEAR for point in fresh])
+        for allowed in (np.where(near, worth, 0.0), worth):
+            if np.max(allowed) > 0:
+                return fresh[int(np.argmax(allowed))], SHORT
         return None
 
     def _cost(self, point: Point, share: float) -> float:
