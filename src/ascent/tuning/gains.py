@@ -20,11 +20,11 @@ from ascent.tuning.space import Point, Value
 Floats = NDArray[np.float64]
 
 # amplitudes that are tried, in standard deviations of log speed; and the middle of their log-normal prior
-_AMPLITUDES, _USUAL = (0.003, 0.02, 0.07, 0.2, 0.6), 0.15
+_AMPLITUDES, _USUAL = (0.003, 0.02, 0.07, 0.2, 0.6), 0.2
 _TOGETHER, _USUAL_TOGETHER = (0.001, 0.01, 0.03, 0.1), 0.03  # of the product term
 _NOISES = (0.1, 0.3, 1.0, 2.0)  # times the errors that were given
 _PRIOR_WIDTH = 1.5  # standard deviation of an amplitude's logarithm
-_LENGTH = 0.4  # of the kernel, where a setting's values lie between 0 and 1
+_LENGTH = 0.5  # of the kernel, where a setting's values lie between 0 and 1
 _SWEEPS = 2
 
 
