@@ -19,6 +19,7 @@ from ascent.tuning.space import BOUND, KEYS, LeftOut, Point, Value
 
 SCHEMA = "ascent.tune/1"
 NEAR = 0.05  # settings that may be faster than the best by less than so much are told
+_NOTHING = 0.01  # a gain (log of speed) that isn't worth another setting
 _MOST_TOLD = 5
 _ROWS = 12
 # Student's t, 97.5 %, by degrees of freedom from 1 on: there are at most five probes
@@ -194,7 +195,7 @@ def result(search: Search, workload: str, groupings: Sequence[Grouping] = (), no
     base, best = search.space.base, search.known.best()
     if best is None:
         raise ValueError("nothing was measured")
-    if search.known.gain(best) <= 0.0 and search.known.whole(base):
+    if search.known.gain(best) < _NOTHING and search.known.whole(base):
         best = base
     near, nearly, beyond, left_out = _unknown(search, best)
     return Result(

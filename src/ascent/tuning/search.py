@@ -3,8 +3,9 @@
 Successive halving (Jamieson and Talwalkar 2016, in the asynchronous form of Li et al. 2020) with two rungs: a probe
 whose completions have a quarter of their length, and the whole generation; a third of what was tried on the first rung
 comes to the second. Which setting is tried next is said by the model of `gains.py`: the largest expected improvement a
-second, where a start that a setting needs counts as seconds. A probe that takes much longer than the best one did is
-broken off. At the end the best settings and the configured ones each get an engine that is started as a run's would be.
+second, where a start that a setting needs counts as seconds; first among points that differ from the best in a few
+settings. A probe that takes much longer than the best one did is broken off. At the end the best settings and the
+configured ones each get an engine that is started as a run's would be.
 
 Everything follows from what stands in the ledger, so a search that was killed goes on where it was.
 """
@@ -30,7 +31,7 @@ REPEATS, _REPEATS_LEAST = 5, 2  # probes of each finalist
 _LEAST_SECONDS, _MOST = 2.0, 5  # probes are repeated until they took so long, or are so many
 _WORTH = 0.002  # log of speed: what is expected to gain less isn't tried
 _ETA = 3  # of the halving: one of so many comes to the next rung
-_NEAR = 2  # settings in which a point differs from the best so far, as long as such points are worth it
+_NEAR = 3  # settings in which a point differs from the best so far, as long as such points are worth it
 _FINALISTS = 2  # beside the configured settings
 _HOPELESS = 1.6  # times the best one's seconds
 _END = 0.4  # of the budget, at most, that three probes of each finalist are kept for; else it is one
