@@ -47,11 +47,6 @@ class Configured:
     plan: Plan | None
     notes: tuple[str, ...]
 
-    @property
-    def groups(self) -> int:
-        """Prompts of a generation, of one process."""
-        return max(1, self.memory.batch.sampled // self.memory.batch.group)
-
 
 def asked(what: str, overrides: Sequence[str], run: Path | None) -> Asked:
     """Read what the command was given. Raises InputError for a configuration or a model that can't be used."""
