@@ -145,6 +145,15 @@ def test_configured_settings_that_fail(tmp_path: Path) -> None:
     assert told.best in engines.opened
 
 
+def test_a_large_engine_that_fails_says_nothing_of_smaller_ones(tmp_path: Path) -> None:
+    engines = StandIn(breaks=breaking(lambda point: point.max_num_batched_tokens > 4096, "memory"))
+    found = search(tmp_path, engines, 900)
+    found.run()
+    assert BASE not in found.known.failed()
+    assert all(point.max_num_batched_tokens > 4096 for point in found.known.failed())
+    assert share_of_best(found, lambda point: smooth(point) if point.max_num_batched_tokens < 8192 else 0.0) > 0.8
+
+
 def test_nothing_starts(tmp_path: Path) -> None:
     engines = StandIn(breaks=breaking(lambda point: True))
     with pytest.raises(InputError, match=r"no engine could be measured, with 4 settings(.|\n)*what the log says"):

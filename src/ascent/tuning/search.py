@@ -86,10 +86,10 @@ class Search:
         """Search until the budget is spent or nothing is expected to gain. Raises InputError when the budget is too
         small for one probe, or no engine starts."""
         base = self.space.base
-        for share in (SHORT, WHOLE):
-            self._measure(base, share)
-        if base in self.known.failed():
+        if not self._measure(base, SHORT) and not self._measure(base, SHORT, exact=True):
             self._rescue()
+        else:
+            self._measure(base, WHOLE)
         while (chosen := self._next()) is not None:
             self._measure(*chosen)
         self._finish()
@@ -182,10 +182,11 @@ class Search:
         """One probe, unless the ledger has it; whether it has a speed."""
         if not exact and any(each.point == point and each.share == share for each in self.ledger.tried):
             return True
-        if point in self.known.failed():
+        failed = self.known.failed()
+        if point in failed:
             return False
         begun = self.clock()
-        built = point if exact else self.space.built_for(point)
+        asked = built = point if exact else self.space.built_for(point, failed)
         start: float | None = None
         self._tell(point, share)
         try:
@@ -195,6 +196,7 @@ class Search:
                 start = self.clock() - begun
                 self.engines.probe(built, SHORT, self._left(begun))  # what is done once, at first, isn't counted
                 self.built = built
+            asked = point
             if self._really_left(begun) <= 0:
                 self._refuse_small_budget(begun)
             left = self._left(begun)
@@ -202,7 +204,7 @@ class Search:
         except TrialError as error:
             self.built = None
             cost = self.clock() - begun
-            self.ledger.add(Tried(point, share, exact, cost, start=start, why=error.why, text=error.text))
+            self.ledger.add(Tried(asked, share, exact, cost, start=start, why=error.why, text=error.text))
             return False
         cost, exact = self.clock() - begun, self.built == point
         if found.cut and found.seconds >= left:
@@ -256,15 +258,14 @@ class Search:
 
     def _rescue(self) -> None:
         """The configured settings can't be measured: find some that can, as unlike those that failed as there are."""
-        while len(self.known.failed()) < _FAILURES and not self.known.measured():
-            failed = self.known.failed()
+        while len(failed := self.known.failed()) < _FAILURES and not self.known.measured():
             fresh = [point for point in self.space.points if point not in failed]
             if not fresh or self.budget - self._spent() < 0:
                 break
-            self._measure(max(fresh, key=lambda point: min(len(point.changed(each)) for each in failed)), SHORT)
+            unlike = max(fresh, key=lambda point: min(len(point.changed(each)) for each in failed))
+            self._measure(unlike, SHORT, exact=True)
         measured = self.known.measured()
         if not measured:
-            failed = self.known.failed()
             first = next(iter(failed.values()))
             raise InputError(
                 f"no engine could be measured, with {len(failed)} settings that have little in common. With the "

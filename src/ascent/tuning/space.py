@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -110,13 +110,14 @@ class Space:
     points: tuple[Point, ...]
     left_out: tuple[LeftOut, ...] = ()
 
-    def built_for(self, point: Point) -> Point:
-        """The largest engine, of those that fit, in which this point and others with the same `engine` can be measured
-        by setting limits at runtime."""
+    def built_for(self, point: Point, failed: Collection[Point] = ()) -> Point:
+        """The largest engine, of those that fit and haven't failed, in which this point and others with the same
+        `engine` can be measured by setting limits at runtime."""
         alike = [
             each
             for each in self.points
             if each.engine == point.engine
+            and each not in failed
             and each.max_num_seqs >= point.max_num_seqs
             and each.max_num_batched_tokens >= point.max_num_batched_tokens
         ]
