@@ -70,7 +70,7 @@ def _tune(asked: Asked, budget: float, folder: Path, progress: TuneProgress) -> 
         )
         built = None
         if not kept.is_file():
-            built = points.built_for(points.base)
+            built = points.base
             engines.workload = workload = _sampled(engines, built, workload, progress)
             workload.write(kept)
         progress.say(workload.told())
