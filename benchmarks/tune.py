@@ -54,7 +54,7 @@ _TRIES = 5  # of a measurement that others disturb
 @dataclass(frozen=True, slots=True)
 class Case:
     """A policy and prompts of benchmarks/stepping, and the lengths of completions: `shortest` to `longest` tokens, most
-    of them short (a power of `skew`). `grid` are values of a point's fields; `part`: the search's, of the grid's time."""
+    of them short (a power of `skew`). `grid` are values of a point's fields; `part`: the search's share of its time."""
 
     policy: str
     groups: int
