@@ -29,6 +29,7 @@ VERBS = (
     "serve",
     "cluster",
     "generate",
+    "tune",
     "evaluate",
     "tasks",
     "export",

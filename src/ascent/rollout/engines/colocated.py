@@ -12,9 +12,18 @@ import numpy as np
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engine import (
+    Canary,
+    EngineError,
+    EngineNeeds,
+    EnginePlace,
+    EngineSettings,
+    WeightSyncError,
+    check_length,
+)
 from ascent.rollout.engines.counter import EngineCounter
 from ascent.rollout.engines.scoring import TokenScores, score_in_process
+from ascent.rollout.engines.threads import computing_threads
 from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
@@ -86,7 +95,7 @@ class ColocatedEngine:
         """See RolloutEngine; one step of vLLM's scheduler."""
         if not self._pending:
             return []
-        with self._counter.busy():
+        with self._counter.busy(), computing_threads(self._settings.threads):
             outputs = self._engine.step()
         finished = [self._complete(output) for output in outputs if output.finished]
         for completion in finished:
@@ -160,6 +169,28 @@ class ColocatedEngine:
             self._engine.wake_up()
             self._asleep = False
 
+    def limit(self, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        """From the next step on compute at most so many sequences and tokens at once.
+
+        vLLM's scheduler reads both anew at each step, and buffers and graphs are made for what the engine was built
+        with. Raises ValueError for more than that.
+        """
+        built = self._engine.vllm_config.scheduler_config
+        for name, value, most in (
+            ("max_num_seqs", max_num_seqs, built.max_num_seqs),
+            ("max_num_batched_tokens", max_num_batched_tokens, built.max_num_batched_tokens),
+        ):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name}={value}: the engine was built for 1 to {most}")
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        scheduler.max_num_running_reqs = scheduler.max_num_active_reqs = max_num_seqs
+        scheduler.max_num_scheduled_tokens = max_num_batched_tokens
+
+    def forget_prompts(self) -> None:
+        """Empty the prefix cache, as new weights do. Raises EngineError when vLLM keeps it."""
+        if self._engine.reset_prefix_cache() is False:
+            raise EngineError("vLLM kept its prefix cache, though nothing is being sampled")
+
     @property
     def model(self) -> Any:
         """vLLM's own module, for weight updates and tests."""
@@ -222,7 +253,7 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
     check_speculation(settings.speculative)
     if settings.sleeps:
         _check_sleep()
-    with _unchanged_process():
+    with computing_threads(settings.threads), _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -231,6 +262,7 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         arguments = EngineArgs(
             **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,
+            tensor_parallel_size=settings.tensor_parallel,
             disable_log_stats=False,
             use_tqdm_on_load=False,
         )
