@@ -47,7 +47,7 @@ class StandingService:
         try:
             service = cls(standing_service(choice.service), http, eos)
             for status in service.heard():
-                _check_untouched(status, choice.service)
+                check_untouched(status, choice.service)
             yield service
         finally:
             http.close()
@@ -148,7 +148,8 @@ class StandingService:
             raise InputError(f"service {self._address.name}: {error}", mend) from error
 
 
-def _check_untouched(status: ReplicaStatus, service: str) -> None:
+def check_untouched(status: ReplicaStatus, service: str) -> None:
+    """Raise InputError for a server that a training holds, or that has a training's weights."""
     if status.holder is not None:
         raise InputError(
             f"service {service} is held by a training ({status.holder.get('name')}): that would be measured too",
