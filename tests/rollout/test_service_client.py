@@ -335,7 +335,7 @@ def test_a_service_is_held_by_one_training(bench: Bench) -> None:
     first = bench.engine(server, delivery=delivery)
     with pytest.raises(InputError, match=r"(?s)held by test \(process \d+ on .*Wait until it is free"):
         bench.engine(server)
-    assert first.hold not in server.guard._status()["holder"].values(), "who asks doesn't learn the hold"
+    assert first.hold not in server.guard._status(first.hold)["holder"].values(), "who asks doesn't learn the hold"
     first.close()
     first.close()
     assert delivery.closed
@@ -379,8 +379,8 @@ def test_a_server_of_another_version_is_refused_in_words(bench: Bench, monkeypat
     server = bench.server()
     told = server.guard._status
 
-    def old() -> dict[str, Any]:
-        return {**told(), "schema": "ascent.replica/1"}
+    def old(hold: str) -> dict[str, Any]:
+        return {**told(hold), "schema": "ascent.replica/1"}
 
     monkeypatch.setattr(server.guard, "_status", old)
     with pytest.raises(InputError, match=r"another version of Ascent \(it speaks ascent\.replica/1, this ") as refused:
