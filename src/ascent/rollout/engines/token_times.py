@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,3 +29,19 @@ class TokenTimes:
         taken = self.first, self.between
         self.first, self.between = [], []
         return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Of many times, in seconds: the middle one, and that which 95 of 100 don't exceed."""
+
+    median: float
+    p95: float
+
+
+def latency(seconds: Sequence[float]) -> Latency | None:
+    """None for no times at all. Quantiles are of nearest rank."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    return Latency(ordered[(len(ordered) - 1) // 2], ordered[math.ceil(0.95 * len(ordered)) - 1])
