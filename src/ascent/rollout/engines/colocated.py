@@ -12,8 +12,17 @@ import numpy as np
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engine import (
+    Canary,
+    EngineError,
+    EngineNeeds,
+    EnginePlace,
+    EngineSettings,
+    WeightSyncError,
+    check_length,
+)
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.engines.threads import computing_threads
 from ascent.rollout.engines.token_times import TokenTimes
 from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 from ascent.rollout.platform import engine_kind
@@ -88,7 +97,7 @@ class ColocatedEngine:
         """See RolloutEngine; one step of vLLM's scheduler."""
         if not self._pending:
             return []
-        with self._counter.busy():
+        with self._counter.busy(), computing_threads(self._settings.threads):
             outputs = self._engine.step()
         finished = [self._complete(output) for output in outputs if output.finished]
         for completion in finished:
@@ -135,15 +144,11 @@ class ColocatedEngine:
         self._wake()
         with torch.no_grad():
             self._weights.load(self.model, self._engine.vllm_config.model_config, named_tensors)
-        if not self.forget_prompts():
+        if self._engine.reset_prefix_cache() is False:
             raise WeightSyncError("vLLM kept its prefix cache, which holds keys and values of the old weights")
         if canary is not None:
             prove(self._engine, canary, self._tolerance, self._settings.max_model_len)
         self._version = version
-
-    def forget_prompts(self) -> bool:
-        """Empty the prefix cache, as new weights do. False where vLLM kept it, as it does while it samples."""
-        return self._engine.reset_prefix_cache() is not False
 
     def rest(self) -> None:
         """A generation has ended: where it sleeps, its weights go to host memory and its cache is given up (sleep level
@@ -158,6 +163,28 @@ class ColocatedEngine:
             devices.empty_cache()  # vLLM takes its memory from the device, not from torch's allocator
             self._engine.wake_up()
             self._asleep = False
+
+    def limit(self, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        """From the next step on compute at most so many sequences and tokens at once.
+
+        vLLM's scheduler reads both anew at each step, and buffers and graphs are made for what the engine was built
+        with. Raises ValueError for more than that.
+        """
+        built = self._engine.vllm_config.scheduler_config
+        for name, value, most in (
+            ("max_num_seqs", max_num_seqs, built.max_num_seqs),
+            ("max_num_batched_tokens", max_num_batched_tokens, built.max_num_batched_tokens),
+        ):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name}={value}: the engine was built for 1 to {most}")
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        scheduler.max_num_running_reqs = scheduler.max_num_active_reqs = max_num_seqs
+        scheduler.max_num_scheduled_tokens = max_num_batched_tokens
+
+    def forget_prompts(self) -> None:
+        """Empty the prefix cache, as new weights do. Raises EngineError when vLLM keeps it."""
+        if self._engine.reset_prefix_cache() is False:
+            raise EngineError("vLLM kept its prefix cache, though nothing is being sampled")
 
     @property
     def model(self) -> Any:
@@ -221,7 +248,7 @@ def _start(settings: EngineSettings, counter: EngineCounter, token_times: TokenT
     check_speculation(settings.speculative)
     if settings.sleeps:
         _check_sleep()
-    with _unchanged_process():
+    with computing_threads(settings.threads), _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -230,6 +257,7 @@ def _start(settings: EngineSettings, counter: EngineCounter, token_times: TokenT
         arguments = EngineArgs(
             **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,
+            tensor_parallel_size=settings.tensor_parallel,
             disable_log_stats=False,
             use_tqdm_on_load=False,
         )
