@@ -28,6 +28,7 @@ VERBS = (
     "train",
     "serve",
     "generate",
+    "tune",
     "evaluate",
     "tasks",
     "export",

@@ -8,7 +8,6 @@ the middle of an answer (`trial.py`).
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ascent.rollout.engines.token_times import TokenTimes, latency
 from ascent.tuning.probe import Group, Limits, Measured, Probe, probe_from_json
+from ascent.types import RolloutRequest
 
 if TYPE_CHECKING:
     from ascent.rollout.engines.colocated import ColocatedEngine
@@ -47,7 +47,7 @@ def _own_standard_output() -> TextIO:
 
 
 def _answer(child: _Child, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer, or what failed: the parent ends this process then, so nothing has to be mended here."""
+    """The answer, or why the settings were refused. Any other error ends this process; its parent reads the log."""
     from ascent import devices
     from ascent.errors import InputError
 
@@ -58,10 +58,6 @@ def _answer(child: _Child, request: dict[str, Any]) -> dict[str, Any]:
     except InputError as error:
         why = "memory" if devices.says_out_of_memory(str(error)) else "refused"
         return {"ok": False, "why": why, "text": str(error)}
-    except Exception as error:  # whatever an engine raises with settings that nobody tried before is the answer
-        text = f"{type(error).__name__}: {error}"
-        memory = isinstance(error, MemoryError) or devices.says_out_of_memory(text)
-        return {"ok": False, "why": "memory" if memory else "error", "text": text}
 
 
 class _Child:
@@ -159,7 +155,7 @@ def measure(engine: ColocatedEngine, probe: Probe) -> Measured:
     )
 
 
-def _waves(probe: Probe) -> Iterator[list[Any]]:
+def _waves(probe: Probe) -> Iterator[list[RolloutRequest]]:
     """What is submitted at once. A completion is a request of its own, for each has its own length."""
     each = [
         _request(probe, group, place, index)
@@ -167,15 +163,13 @@ def _waves(probe: Probe) -> Iterator[list[Any]]:
         for index in range(len(group.lengths))
     ]
     size = probe.at_once or len(each)
-    rest: Sequence[Any] = each
+    rest: Sequence[RolloutRequest] = each
     while rest:
-        yield list(itertools.islice(rest, size))
+        yield list(rest[:size])
         rest = rest[size:]
 
 
-def _request(probe: Probe, group: Group, place: int, index: int) -> Any:
-    from ascent.types import RolloutRequest
-
+def _request(probe: Probe, group: Group, place: int, index: int) -> RolloutRequest:
     sampling = replace(probe.sampling, max_tokens=group.lengths[index])
     if not probe.natural:
         sampling = replace(sampling, stop_token_ids=(), extra=(("ignore_eos", True),))

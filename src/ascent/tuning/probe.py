@@ -11,7 +11,7 @@ from ascent.rollout.engines.token_times import Latency
 from ascent.types import EngineStats, Sampling
 
 # refused: vLLM or the machine doesn't allow the settings; crash: the process ended; hang: no answer in time
-Why = Literal["refused", "memory", "crash", "hang", "error"]
+Why = Literal["refused", "memory", "crash", "hang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Probe:
     """
 
     groups: tuple[Group, ...]
-    sampling: Sampling = Sampling(None)  # its max_tokens are the lengths
+    sampling: Sampling = field(default_factory=lambda: Sampling(None))  # its max_tokens are the lengths
     natural: bool = False
     at_once: int | None = None
     limits: Limits | None = None
@@ -54,8 +54,8 @@ class Probe:
 class Measured:
     """What a probe gave. `tokens` are those of completions; with `cut` it was broken off, and what was sampled until
     then counts. `lengths` are in the order of the groups; `steps` are (sequences that ran, seconds). Bytes are those of
-    memory: the most that the probe took, the engine included, and all that there is. Seconds of `first_token` count from
-    a completion's submission, those of `between_tokens` are of a step; None where there were none."""
+    memory: the most that the probe took, the engine included, and all that there is. Seconds of `first_token` are since
+    a completion's submission, those of `between_tokens` of a step; None where there were none."""
 
     seconds: float
     sequences: int
@@ -88,7 +88,7 @@ class Machine:
     card: Card
 
 
-class Failure(Exception):
+class TrialError(Exception):
     """An engine that can't be started, or has ended: an answer like any other. `text` says what was seen."""
 
     def __init__(self, why: Why, text: str) -> None:

@@ -67,19 +67,13 @@ class Point:
 
     def changed(self, base: Point) -> dict[str, Value]:
         """The fields that differ from `base`, with this point's values."""
-        return {
-            each.name: getattr(self, each.name)
-            for each in _FIELDS
-            if getattr(self, each.name) != getattr(base, each.name)
-        }
+        both = ((each.name, getattr(self, each.name), getattr(base, each.name)) for each in _FIELDS)
+        return {name: own for name, own, other in both if own != other}
 
     def told(self, base: Point) -> str:
         """What differs from `base`, in the configuration's words."""
-        words = [
-            f"{KEYS[name].partition('.')[2]}={_told(value)}"
-            for name, value in self.changed(base).items()
-            if name in KEYS
-        ]
+        named = {name: value for name, value in self.changed(base).items() if name in KEYS}
+        words = [f"{KEYS[name].partition('.')[2]}={_told(value)}" for name, value in named.items()]
         if self.binding != base.binding:
             words.append("threads bound to cores" if self.binding == "cores" else "threads not bound")
         return " ".join(words) or "as configured"
@@ -132,12 +126,14 @@ class Space:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a generation needs of an engine: completions at once, tokens of the longest sequence, bytes of keys and
-    values of one sequence (None: not known), and sequences that the configured KV cache holds (None: not known)."""
+    values of one sequence (None: not known), and sequences that the configured KV cache holds (None: not known).
+    `shares_device`: the engine has its memory from a device that trains."""
 
     sequences: int
     longest: int
     sequence_bytes: int | None = None
     cache_holds: int | None = None
+    shares_device: bool = True
 
 
 def space(
@@ -150,9 +146,8 @@ def space(
     allowed = [point for point in _product(base, varied) if _possible(point, servers)]
     points = [point for point in allowed if point == base or fits(point)]
     if len(points) < len(allowed):
-        left_out.append(
-            LeftOut(len(allowed) - len(points), "other combinations", "by the plan of the memory they don't fit")
-        )
+        why = "by the plan of the memory they don't fit"
+        left_out.append(LeftOut(len(allowed) - len(points), "other combinations", why))
     return Space(base, varied, tuple(points), tuple(left_out))
 
 
@@ -190,7 +185,7 @@ def _values(
     else:
         values["enforce_eager"] = (True, False)
         values["block_size"] = _with(base.block_size, (32, 64, None) if machine.kind == "cpu" else (None, 32, 64))
-    values |= _memory_values(base, machine, needs, left_out)
+    values |= _memory_values(base, needs, left_out)
     if machine.kind == "cpu" and machine.cores > 1:
         values["threads"] = _with(base.threads, (max(1, machine.cores // 2), None))
         values["binding"] = ("none", "cores")
@@ -202,16 +197,14 @@ def _values(
     return values, left_out
 
 
-def _memory_values(
-    base: Point, machine: Machine, needs: Needs, left_out: list[LeftOut]
-) -> dict[str, tuple[Value, ...]]:
+def _memory_values(base: Point, needs: Needs, left_out: list[LeftOut]) -> dict[str, tuple[Value, ...]]:
     """Of the KV cache: larger ones as long as the configured one can't hold all sequences at once."""
     if needs.cache_holds is not None and needs.cache_holds >= needs.sequences:
-        left_out.append(
-            LeftOut(
-                0, "a larger KV cache", f"the configured one holds {needs.cache_holds} sequences, more than there are"
-            )
-        )
+        why = f"the configured one has room for {needs.cache_holds} sequences, and there are {needs.sequences}"
+        left_out.append(LeftOut(0, "a larger KV cache", why))
+        return {}
+    if base.kv_cache_mb is None and not needs.shares_device:
+        left_out.append(LeftOut(0, "the engine's share", "a server takes nearly all of a device of its own"))
         return {}
     if base.kv_cache_mb is None:
         shares = (base.engine_share, *(share / 10 for share in range(1, 10) if share / 10 > base.engine_share + 0.05))

@@ -15,10 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from ascent import devices
 from ascent.host.keeper import Keeper
 from ascent.memory.cards import Card
 from ascent.rollout.engine import EngineSettings
-from ascent.tuning.probe import Failure, Machine, Measured, Probe, measured_from_json, probe_to_json
+from ascent.tuning.probe import Machine, Measured, Probe, TrialError, Why, measured_from_json, probe_to_json
 
 COMMAND = (sys.executable, "-m", "ascent.tuning.engine_child")
 _KEPT_LINES = 8
@@ -49,16 +50,16 @@ class EngineChild:
         self._keeper.tell("+", self._process.pid)
 
     def look(self, seconds: float = 300.0) -> Machine:
-        """What engines run on here. Raises Failure."""
+        """What engines run on here. Raises TrialError."""
         answer = self._ask({"do": "look"}, seconds)
         return Machine(answer["kind"], answer["devices"], answer["cores"], Card(**answer["card"]))
 
     def open(self, settings: EngineSettings, seconds: float = 1800.0) -> float:
-        """Build the engine; how many seconds that took. Raises Failure, after which the process has ended."""
+        """Build the engine; how many seconds that took. Raises TrialError, after which the process has ended."""
         return float(self._ask({"do": "open", "settings": asdict(settings)}, seconds)["seconds"])
 
     def probe(self, probe: Probe, seconds: float = 1800.0) -> Measured:
-        """Measure. `seconds` is how long an answer is waited for. Raises Failure, after which the process has ended."""
+        """Measure; an answer is waited for so long. Raises TrialError, after which the process has ended."""
         return measured_from_json(self._ask(probe_to_json(probe), seconds))
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class EngineChild:
             raise self._ended() from None
         if not answer["ok"]:
             self._kill()
-            raise Failure(answer["why"], answer["text"])
+            raise TrialError(answer["why"], answer["text"])
         return answer
 
     def _send(self, data: bytes) -> None:
@@ -96,12 +97,12 @@ class EngineChild:
             data = data[pipe.write(data) :]
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        """The next line. Raises Failure for a process that ends or is silent so long."""
+        """The next line. Raises TrialError for a process that ends or is silent so long."""
         pipe, until = self._pipe(self._process.stdout), time.monotonic() + seconds
         while b"\n" not in self._rest:
             if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
                 self._kill()
-                raise Failure("hang", f"no answer within {seconds:.0f} s{self._last_lines()}")
+                raise TrialError("hang", f"no answer within {seconds:.0f} s{self._last_lines()}")
             read = os.read(pipe.fileno(), 1 << 16)
             if not read:
                 raise self._ended()
@@ -110,18 +111,18 @@ class EngineChild:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _ended(self) -> Failure:
+    def _ended(self) -> TrialError:
         """What became of a process that has closed its answers."""
         try:
             code = self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             code = None
         self._kill()
+        said = self._last_lines()
         if code == -signal.SIGKILL:
-            return Failure(
-                "memory", f"the process was killed, as the kernel does when memory runs out{self._last_lines()}"
-            )
-        return Failure("crash", f"the process ended with {code}{self._last_lines()}")
+            return TrialError("memory", f"the process was killed, as the kernel does when memory runs out{said}")
+        why: Why = "memory" if devices.says_out_of_memory(said) else "crash"
+        return TrialError(why, f"the process ended with {code}{said}")
 
     def _kill(self) -> None:
         if self._process.poll() is None:

@@ -100,8 +100,8 @@ def read(path: Path) -> Workload:
 
 
 def of_run(folder: Path, groups: int) -> Workload:
-    """The newest `groups` groups that a run sampled, with the lengths that they had. Raises InputError for a folder that
-    isn't a run, or in which none is recorded."""
+    """The newest `groups` groups that a run sampled, with the lengths that they had. Raises InputError for a folder
+    that isn't a run, or in which none is recorded."""
     run = open_existing(folder)
     found: dict[str, list[dict[str, Any]]] = {}
     for file in reversed(counting(run.rollouts.glob("*.parquet"))):

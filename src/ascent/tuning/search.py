@@ -1,0 +1,364 @@
+"""The search: short probes of many settings, whole ones of the better, several of the best.
+
+Successive halving (Jamieson and Talwalkar 2016, in the asynchronous form of Li et al. 2020) with two rungs: a probe
+whose completions have a quarter of their length, and the whole generation; a third of what was tried on the first rung
+comes to the second. Which setting is tried next is said by the model of `gains.py`: the largest expected improvement a
+second, where a start that a setting needs counts as seconds. A probe that takes much longer than the best one did is
+broken off. At the end the best settings and the configured ones each get an engine that is started as a run's would be.
+
+Everything follows from what stands in the ledger, so a search that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ascent.errors import InputError
+from ascent.tuning.gains import Expected, Observation, expect
+from ascent.tuning.ledger import Ledger, Tried
+from ascent.tuning.probe import Measured, TrialError
+from ascent.tuning.space import Point, Space
+
+SHORT, WHOLE = 0.25, 1.0
+REPEATS, _REPEATS_LEAST = 5, 2  # probes of each finalist
+_WORTH = 0.005  # log of speed: what is expected to gain less isn't tried
+_ETA = 3  # of the halving: one of so many comes to the next rung
+_FINALISTS = 2  # beside the configured settings
+_HOPELESS = 1.6  # times the best one's seconds
+_FAILED = -0.7  # taken for a gain that wasn't measured: half the speed
+_ERROR = {SHORT: 0.06, WHOLE: 0.03}  # of one probe, log of speed
+_END = 0.4  # of the budget, at most, that three probes of each finalist are kept for; else it is one
+_FAILURES = 4  # starts that fail before anything was measured
+_FIRST_GUESS = {True: 15.0, False: 60.0}  # eager: seconds of a start, until one was seen
+
+
+class Engines(Protocol):
+    """What the search measures with; one engine stands at a time."""
+
+    def open(self, built: Point) -> None:
+        """Start an engine in the place of the one that stands. Raises TrialError."""
+        ...
+
+    def probe(self, point: Point, share: float, until: float | None) -> Measured:
+        """One generation with limits of `point`, whose completions have `share` of their length, broken off after
+        `until` seconds. Raises TrialError; then no engine stands."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is being tried, for who watches. `best` is the speed of the best settings so far, in tokens/s."""
+
+    what: str
+    spent: float
+    best: float | None
+    best_settings: str
+
+
+@dataclass(slots=True)
+class Search:
+    """A search while it runs, and what came of it. `budget` is in seconds; `clock` tells seconds."""
+
+    space: Space
+    engines: Engines
+    ledger: Ledger
+    budget: float
+    watch: Callable[[Step], None] = lambda step: None
+    clock: Callable[[], float] = time.monotonic
+    built: Point | None = None  # of the engine that stands
+    out_of_budget: bool = False  # what could have been tried wasn't for want of seconds
+    _beside: float = 0.0  # seconds of the budget that aren't in the ledger
+    _beside: float = 0.0  # seconds of the budget that aren't in the ledger
+
+    def run(self) -> None:
+        """Search until the budget is spent or nothing is expected to gain. Raises InputError when the budget is too
+        small for one probe, or no engine starts."""
+        base = self.space.base
+        for share in (SHORT, WHOLE):
+            self._measure(base, share)
+        if base in self.failed():
+            self._rescue()
+        while (chosen := self._next()) is not None:
+            self._measure(*chosen)
+        self._finish()
+
+    def expected(self, points: Sequence[Point]) -> Expected:
+        """What the model says of whole generations with these settings, relative to the reference's."""
+        return expect(self.space.values, self._observations(), points)
+
+    def measured(self) -> list[Point]:
+        """The points with a speed, the fastest first: as far as they came, exact probes before others."""
+        points = dict.fromkeys(each.point for each in self.ledger.tried if each.tokens_per_second is not None)
+        return sorted(points, key=lambda point: -self.gain(point))
+
+    def failed(self) -> dict[Point, Tried]:
+        """Points whose engine failed, with the first failure."""
+        found: dict[Point, Tried] = {}
+        for each in self.ledger.tried:
+            if each.why is not None:
+                found.setdefault(each.point, each)
+        return found
+
+    def whole(self, point: Point) -> list[Tried]:
+        """Whole probes of a point, those in an engine of its own settings alone where there are any."""
+        found = [each for each in self.ledger.tried if each.point == point and each.share == WHOLE and _speed(each)]
+        return [each for each in found if each.exact] or found
+
+    def speed(self, point: Point) -> float | None:
+        """Tokens/s of whole generations (geometric mean); None where there was none."""
+        found = [_speed(each) for each in self.whole(point)]
+        return statistics.geometric_mean(found) if found else None
+
+    @property
+    def reference(self) -> Point:
+        """What gains are relative to: the configured settings, or the first that could be measured."""
+        points = [each.point for each in self.ledger.tried if each.share == WHOLE and _speed(each)]
+        return self.space.base if not points or self.space.base in points else points[0]
+
+    def gain(self, point: Point) -> float:
+        """The log of the measured speed over the reference's, on the highest rung that both have; -inf for none."""
+        for share in (WHOLE, SHORT):
+            own, other = self._speeds(point, share), self._speeds(self.reference, share)
+            if own and other:
+                return statistics.fmean(map(math.log, own)) - statistics.fmean(map(math.log, other))
+        return -math.inf
+
+    def best(self) -> Point | None:
+        """The fastest with a whole probe in an engine of just its settings, else the fastest with any."""
+        points = [point for point in self.measured() if self.whole(point)]
+        exact = [point for point in points if self.whole(point)[0].exact]
+        return next(iter(exact or points or self.measured()), None)
+
+    def aside(self, point: Point, measure: Callable[[], Measured]) -> float | None:
+        """Seconds of another generation with these settings, which isn't one of the search's; None where the budget
+        doesn't reach, or it failed."""
+        begun = self.clock()
+        opens = self.built is None or not _within(point, self.built)
+        if self._spent() + self._cost(point, WHOLE) > self.budget:
+            return None
+        try:
+            if opens:
+                self.built = None
+                self.engines.open(point)
+                self.engines.probe(point, SHORT, None)
+                self.built = point
+            seconds = measure().seconds
+        except TrialError:
+            self.built = None
+            return None
+        self._beside += self.clock() - begun
+        return seconds
+
+    # ---- what next ------------------------------------------------------------------------------------------------
+
+    def _next(self) -> tuple[Point, float] | None:
+        """The next probe; None when the rest of the budget is for the end, or nothing is expected to gain."""
+        left = self.budget - self._spent() - self._cost_of_end()
+        ranked = self.measured()
+        failed = self.failed()
+        promoted = ranked[: math.ceil(len(ranked) / _ETA)]
+        for point in promoted:
+            if not self.whole(point) and point not in failed:
+                if self._cost(point, WHOLE) <= left:
+                    return point, WHOLE
+                self.out_of_budget = True
+                return None
+        fresh = [point for point in self.space.points if point not in set(ranked) and point not in failed]
+        if not fresh:
+            return None
+        improvement = self.expected(fresh).improvement(max(map(self.gain, ranked), default=0.0))
+        costs = np.array([self._cost(point, SHORT) for point in fresh])
+        worth = np.where(improvement >= _WORTH, improvement / costs, 0.0)
+        affordable = np.where(costs <= left, worth, 0.0)
+        place = int(np.argmax(affordable))
+        if affordable[place] > 0:
+            return fresh[place], SHORT
+        self.out_of_budget = bool(np.any(worth > 0))
+        return None
+
+    def _cost(self, point: Point, share: float) -> float:
+        """Seconds that a probe is expected to take, with the start that it needs."""
+        start = 0.0 if self.built is not None and _within(point, self.built) else self._start(point)
+        return start + self._probe_seconds(share)
+
+    def _probe_seconds(self, share: float) -> float:
+        """Of the reference."""
+        own = [each.seconds for each in self.ledger.tried if each.share == share and each.seconds and not each.cut]
+        if own:
+            return statistics.median(own)
+        return self._probe_seconds(SHORT) / SHORT if share == WHOLE and self.ledger.tried else 5.0
+
+    def _start(self, point: Point) -> float:
+        eager = point.enforce_eager
+        seen = [each.start for each in self.ledger.tried if each.start and each.point.enforce_eager == eager]
+        return statistics.fmean(seen) if seen else _FIRST_GUESS[point.enforce_eager]
+
+    def _cost_of_end(self) -> float:
+        """Of an engine for the best settings with three probes, and of one for the configured ones where none was."""
+        best = self.best()
+        if best is None:
+            return 0.0
+        costs = [
+            self._cost_of_exact(best, repeats) + self._cost_of_exact(self.space.base, repeats) for repeats in (3, 1)
+        ]
+        return costs[0] if costs[0] < _END * self.budget else costs[1]
+
+    def _cost_of_exact(self, point: Point, repeats: int) -> float:
+        missing = repeats - self._exact_probes(point)
+        if missing <= 0:
+            return 0.0
+        start = 0.0 if self.built == point else self._start(point)
+        return start + missing * self._probe_seconds(WHOLE)
+
+    # ---- measuring ------------------------------------------------------------------------------------------------
+
+    def _measure(self, point: Point, share: float, exact: bool = False) -> bool:
+        """One probe, unless the ledger has it; whether it has a speed."""
+        if not exact and any(each.point == point and each.share == share for each in self.ledger.tried):
+            return True
+        if point in self.failed():
+            return False
+        begun = self.clock()
+        built = point if exact else self.space.built_for(point)
+        start: float | None = None
+        self._tell(point, share)
+        try:
+            if self.built is None or (self.built != point if exact else not _within(point, self.built)):
+                self.built = None
+                self.engines.open(built)
+                start = self.clock() - begun
+                self.engines.probe(built, SHORT, self._left(begun))  # what is done once, at first, isn't counted
+                self.built = built
+            left = self._left(begun)
+            found = self.engines.probe(point, share, min(left, self._patience(share)))
+        except TrialError as error:
+            self.built = None
+            cost = self.clock() - begun
+            self.ledger.add(Tried(point, share, exact, cost, start=start, why=error.why, text=error.text))
+            return False
+        cost, exact = self.clock() - begun, self.built == point
+        if found.cut and found.seconds >= left:
+            self._refuse_small_budget(start or 0.0)
+            self.ledger.add(Tried(point, share, exact, cost, cut=True, start=start))
+            return False
+        speed = self._bound(share, found) if found.cut else found.tokens_per_second
+        self.ledger.add(Tried(point, share, exact, cost, speed, found.seconds, found.cut, start))
+        return True
+
+    def _bound(self, share: float, found: Measured) -> float:
+        """Tokens/s that a probe which was broken off would have had at most."""
+        tokens = max(each.seconds * _speed(each) for each in self.ledger.tried if each.share == share and each.seconds)
+        return tokens / found.seconds
+
+    def _refuse_small_budget(self, start: float) -> None:
+        """Raise InputError where the budget ends before any probe did."""
+        if self.measured():
+            return
+        raise InputError(
+            f"--budget {self.budget:.0f}s is too small for one probe: the engine was ready after {start:.0f} s, and a "
+            f"quarter of a generation takes more than the {max(0.0, self.budget - start):.0f} s that were left",
+            f"Give some minutes, such as --budget {max(5, math.ceil(self.budget / 10))}m, or a smaller generation "
+            "(trainer.per_device_train_batch_size, trainer.max_completion_length).",
+        )
+
+    def _left(self, begun: float) -> float:
+        """Seconds of the budget, at least one: an engine that has begun is asked."""
+        return max(1.0, self.budget - self.ledger.spent - (self.clock() - begun))
+
+    def _spent(self) -> float:
+        return self.ledger.spent + self._beside
+
+    def _patience(self, share: float) -> float:
+        """After how many seconds a probe is hopeless."""
+        done = [each.seconds for each in self.ledger.tried if each.share == share and each.seconds and not each.cut]
+        return _HOPELESS * min(done) if done else math.inf
+
+    def _rescue(self) -> None:
+        """The configured settings can't be measured: find some that can, as unlike those that failed as there are."""
+        while len(self.failed()) < _FAILURES and not self.measured():
+            failed = self.failed()
+            fresh = [point for point in self.space.points if point not in failed]
+            if not fresh or self.budget - self._spent() < 0:
+                break
+            self._measure(max(fresh, key=lambda point: min(len(point.changed(each)) for each in failed)), SHORT)
+        measured = self.measured()
+        if not measured:
+            first = next(iter(self.failed().values()))
+            raise InputError(
+                f"no engine could be measured, with {len(self.failed())} settings that have little in common. With the "
+                f"first ({first.point.told(self.space.base)}): {first.why}: {first.text}",
+                "Does `ascent generate MODEL` sample? `ascent doctor --run` looks at the machine.",
+            )
+        self._measure(measured[0], WHOLE)
+
+    def _finish(self) -> None:
+        """Engines with just the settings of the best and of the configured, as long as the budget allows."""
+        ranked = [point for point in self.measured() if point not in self.failed() and point != self.space.base]
+        ranked.sort(key=lambda point: not self.whole(point))  # those that came so far first
+        finalists = [*ranked[:1], self.space.base, *ranked[1:_FINALISTS]]
+        for count in range(len(finalists), 0, -1):
+            for repeats in range(REPEATS, 0, -1):
+                costs = sum(self._cost_of_exact(point, repeats) for point in finalists[:count])
+                if costs <= self.budget - self._spent() and (repeats >= _REPEATS_LEAST or count == 1):
+                    self._repeat(finalists[:count], repeats)
+                    return
+
+    def _repeat(self, points: Sequence[Point], repeats: int) -> None:
+        for point in points:
+            for _ in range(repeats - self._exact_probes(point)):
+                if not self._measure(point, WHOLE, exact=True):
+                    break
+
+    def _exact_probes(self, point: Point) -> int:
+        return len([each for each in self.whole(point) if each.exact])
+
+    # ---- what is known --------------------------------------------------------------------------------------------
+
+    def _speeds(self, point: Point, share: float) -> list[float]:
+        if share == WHOLE:
+            return [_speed(each) for each in self.whole(point)]
+        return [
+            _speed(each) for each in self.ledger.tried if each.point == point and each.share == share and _speed(each)
+        ]
+
+    def _observations(self) -> list[Observation]:
+        """The highest rung of every point; a failure is taken for a low speed, so that its neighbours are avoided."""
+        found: list[Observation] = []
+        failed = self.failed()
+        for point in dict.fromkeys(each.point for each in self.ledger.tried):
+            gain = self.gain(point)
+            if gain == -math.inf:
+                found += [Observation(point, _FAILED, 0.3)] if point in failed else []
+                continue
+            share = WHOLE if self.whole(point) else SHORT
+            found.append(Observation(point, gain, _ERROR[share] / math.sqrt(len(self._speeds(point, share)))))
+        return found
+
+    def _tell(self, point: Point, share: float) -> None:
+        best = self.best()
+        speed = None if best is None else self.speed(best)
+        settings = "" if best is None else best.told(self.space.base)
+        much = "" if share == WHOLE else ", a quarter of the lengths"
+        self.watch(Step(f"{point.told(self.space.base)}{much}", self._spent(), speed, settings))
+
+
+def _within(point: Point, built: Point) -> bool:
+    """Whether an engine that was built for `built` can be measured with this point's limits."""
+    alike = point.engine == built.engine
+    return (
+        alike
+        and point.max_num_seqs <= built.max_num_seqs
+        and point.max_num_batched_tokens <= built.max_num_batched_tokens
+    )
+
+
+def _speed(tried: Tried) -> float:
+    """Tokens/s, or 0 where there is none."""
+    return tried.tokens_per_second or 0.0
