@@ -64,7 +64,7 @@ def test_each_stage_adds_settings_to_the_one_before() -> None:
 def test_stages_are_measured_in_turns_on_one_engine_for_equal_settings() -> None:
     child = CountingChild()
     stages = planned(tuple(STAGES), DEFAULT, TUNED, N)
-    found, near = measure(stages, conditions(repeats=3), lambda: child, quiet)
+    found, near = measure(stages, conditions(repeats=3), lambda environment: child, quiet)
     assert [each.stage for each in found] == list(STAGES)
     assert len(child.opened) == 4
     first_engine = [(probe.at_once, sum(map(sum, (g.lengths for g in probe.groups)))) for probe in child.asked[:10]]
@@ -87,13 +87,15 @@ def test_padding_computes_every_row_until_its_batch_ends() -> None:
     lengths = ((5, 1, 3), (2, 9, 1), (4,))
     small = Workload(tuple(Group((1, 2), each) for each in lengths), "by hand")
     stages = [Stage("padded", replace(DEFAULT, max_num_seqs=2), 2, padded=True)]
-    measure(stages, replace(conditions(1), workload=small), lambda: child, quiet)
+    measure(stages, replace(conditions(1), workload=small), lambda environment: child, quiet)
     assert [group.lengths for group in child.asked[1].groups] == [(5, 5, 3), (3, 9, 9), (4,)]
 
 
 def test_static_waits_and_dynamic_does_not() -> None:
     child = CountingChild(row=0.0)
-    found, _ = measure(planned(("padded", "static", "dynamic"), DEFAULT, None, N), conditions(), lambda: child, quiet)
+    found, _ = measure(
+        planned(("padded", "static", "dynamic"), DEFAULT, None, N), conditions(), lambda environment: child, quiet
+    )
     seconds = {each.stage: each.seconds for each in found}
     assert seconds["static"] == seconds["padded"]  # where rows cost nothing, padding doesn't either
     assert seconds["static"] > 2 * seconds["dynamic"]
@@ -103,7 +105,7 @@ def test_static_waits_and_dynamic_does_not() -> None:
 def test_how_near_the_bound_dynamic_batching_comes(slower: float) -> None:
     """With overhead between steps it is so much farther away; the tail, in which places are empty, costs the rest."""
     child = CountingChild(prompt=0.0001, slower=slower)
-    found, near = measure(planned(("dynamic",), DEFAULT, None, N), conditions(), lambda: child, quiet)
+    found, near = measure(planned(("dynamic",), DEFAULT, None, N), conditions(), lambda environment: child, quiet)
     assert near is not None
     assert list(near.cost.steps) == [1, 2, 4, 8]
     assert near.cost.steps[8] == pytest.approx(0.018)
@@ -117,7 +119,7 @@ def test_an_engine_that_does_not_start_fails_its_stages_only() -> None:
     said: list[str] = []
     child = CountingChild(refuses=32)
     stages = planned(tuple(STAGES), DEFAULT, TUNED, N)
-    found, near = measure(stages, conditions(), lambda: child, said.append)
+    found, near = measure(stages, conditions(), lambda environment: child, said.append)
     assert [each.stage for each in found if each.failed] == ["batching", "memory-layout", "tuned"]
     assert by_name(found)["tuned"].failed == "memory: no room for the KV cache\n  more lines"
     assert near is not None
@@ -127,7 +129,7 @@ def test_an_engine_that_does_not_start_fails_its_stages_only() -> None:
 def test_a_stage_that_changes_nothing_is_not_measured_again() -> None:
     child = CountingChild()
     tuned = replace(DEFAULT, max_num_seqs=N, enforce_eager=False)
-    found, _ = measure(planned(tuple(STAGES), DEFAULT, tuned, N), conditions(), lambda: child, quiet)
+    found, _ = measure(planned(tuple(STAGES), DEFAULT, tuned, N), conditions(), lambda environment: child, quiet)
     same = {each.stage: each.same_as for each in found}
     assert same == {
         "padded": None,

@@ -1,4 +1,4 @@
-"""Measures stages: each engine in a process of its own, one at a time; its stages in turns (A B A B), after a warm-up."""
+"""Measures stages: one engine at a time, in a process of its own, and its stages in turns (A B A B) after a warm-up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Child(Protocol):
     def __exit__(self, *told: Any) -> None: ...
 
 
-NewChild = Callable[[], AbstractContextManager[Child]]
+NewChild = Callable[[Mapping[str, str]], AbstractContextManager[Child]]  # with these variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,18 @@ def measure(
     first = stages[0].settings
     found: dict[str, Measured] = {}
     of_the_bound = None
-    for stage in stages:
-        earlier = next((each for each in stages[: stages.index(stage)] if each.like(stage)), None)
-        if earlier is not None:
+    for place, stage in enumerate(stages):
+        if (earlier := next((each for each in stages[:place] if each.like(stage)), None)) is not None:
             found[stage.name] = Measured(stage.name, _changed(first, stage.settings), same_as=earlier.name)
-    for settings in dict.fromkeys(stage.settings for stage in stages):
-        sharing = [stage for stage in stages if stage.settings == settings and stage.name not in found]
-        changed = _changed(first, settings)
+    for settings, environment in dict.fromkeys((stage.settings, stage.environment) for stage in stages):
+        sharing = [
+            stage
+            for stage in stages
+            if (stage.settings, stage.environment) == (settings, environment) and stage.name not in found
+        ]
+        changed = _changed(first, settings) | dict(environment)
         try:
-            with new_child() as child:
+            with new_child(dict(environment)) as child:
                 seconds, repeats, near = _on_one_engine(child, sharing, conditions, say)
         except TrialError as error:
             say(f"{', '.join(stage.name for stage in sharing)}: {error}")

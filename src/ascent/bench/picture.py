@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 from ascent.bench.figures import Bench, Measured
-from ascent.bench.text import against
+from ascent.bench.report import against
 from ascent.memory.picture import opening, size
 
 _WIDTH, _LEFT, _RIGHT = 940, 150, 560  # of the picture; the edges of the bars
@@ -16,10 +16,11 @@ _SPEED, _MEMORY = "#2563eb", "#94a3b8"
 def svg(found: Bench) -> str:
     """It stands by itself. A stage has a bar of its tokens a second, and a thin one of its share of the memory."""
     measured = [stage for stage in found.stages if found.measured(stage.stage) is not None]
+    lengths = found.sampled.lengths
     title = f"Sampling with {found.model} on {found.device}"
     note = (
-        f"{len(found.sampled.lengths)} completions, {min(found.sampled.lengths)} to {max(found.sampled.lengths)} tokens, "
-        f"N = {found.rows}; blue: tokens a second, grey: memory, of all of it"
+        f"{len(lengths)} completions, {min(lengths)} to {max(lengths)} tokens, N = {found.rows}; "
+        "blue: tokens a second, grey: memory, of all of it"
     )
     height = _TOP + _STEP * max(1, len(found.stages)) + 14
     parts = opening(title, note, _WIDTH, height)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ascent.bench.figures import Bench, Measured, mean_power, spread
 from ascent.bench.stages import STAGES
@@ -21,8 +23,28 @@ _HEAD = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the command tells."""
+
+    found: Bench
+
+    @property
+    def good(self) -> bool:
+        """Whether all that was asked for was measured."""
+        return self.found.good
+
+    def to_text(self) -> str:
+        """See `to_text`."""
+        return to_text(self.found)
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Bench.to_json`."""
+        return self.found.to_json()
+
+
 def to_text(found: Bench) -> str:
-    """The table with what was measured, then the bound, notes, and what was compared."""
+    """The table with what was measured, what the stages are, the bound, and notes."""
     lines = [f"{found.model} on {found.device}, N = {found.rows}", _workload(found), ""]
     lines += _aligned([_HEAD, *(_row(found, stage) for stage in found.stages)])
     lines.append("  latencies: median, and what 95 of 100 don't exceed")
@@ -86,8 +108,8 @@ def _bound(found: Bench) -> list[str]:
     steps = ", ".join(f"{rows}: {1000 * seconds:.1f}" for rows, seconds in near.cost.steps.items())
     return [
         f"the bound of dynamic batching, N at a time: {near.bound.seconds:.2f} s in any order, "
-        f"{near.bound.in_order:.2f} s in this one; it took {dynamic.seconds:.2f} s, so {near.reached:.0%} of the bound's "
-        "speed is reached",
+        f"{near.bound.in_order:.2f} s in this one; it took {dynamic.seconds:.2f} s: {near.reached:.0%} of "
+        "the bound's speed",
         f"  from the lengths, and from what a step costs, in ms by how many sequences it has: {steps}; "
         f"{1000 * near.cost.prompt_token:.3f} ms more for each token of a prompt",
     ]
