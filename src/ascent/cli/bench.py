@@ -37,7 +37,9 @@ def _bench(args: argparse.Namespace) -> int:
 
     set_up_process(debug=args.debug)
     quieten_transformers(debug=args.debug)
-    return tell(lambda: _sampling(args), args)
+    from ascent.bench.report import Report
+
+    return tell(lambda: Report(_sampling(args)), args)
 
 
 def _sampling(args: argparse.Namespace) -> Bench:
