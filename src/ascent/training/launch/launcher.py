@@ -26,7 +26,8 @@ WORKER = "ascent.training.launch.worker"
 
 
 def launch(run: Path, processes: int, *, resume: bool, debug: bool, worker: str = WORKER) -> int:
-    """Train with `processes` processes of the module `worker`; returns the exit code.
+    """Train with `processes` processes of the module `worker`, a single one without torch's launcher; returns the exit
+    code.
 
     None of them outlives this process. Raises InputError when there are fewer devices.
     """
@@ -39,7 +40,9 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, worker: str 
             + (f" ({limited})" if limited else ""),
             f"Lower it, or make more visible with {devices.VISIBLE_VARIABLES[devices.kind()]}.",
         )
-    command = [sys.executable, "-m", "ascent.training.launch.elastic", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "ascent.training.launch.elastic", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", worker, str(run), *["--resume"] * resume, *["--debug"] * debug]
     RunDirectory(run).remove_failures()
     threads = max(1, usable_cores() // processes)

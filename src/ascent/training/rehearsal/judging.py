@@ -1,0 +1,127 @@
+"""What speaks against starting the run as it is, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ascent.alarms.advice import advice
+from ascent.alarms.alarm import SEVERITY, Level
+from ascent.alarms.facts import RunFacts
+from ascent.alarms.fold import fold
+from ascent.alarms.rules.rule import percent
+from ascent.memory.picture import size
+from ascent.training.rehearsal.figures import Lengths, Signal
+from ascent.training.trial.found import Tried, Worst
+
+_MOST_SILENT = 0.7  # of the groups, as the alarm no-signal has it
+_MOST_CUT, _ALL_CUT = 0.25, 0.95  # of the completions
+_SPARE_LENGTH, _LEAST_LENGTH = 4.0, 256  # as the alarm room has them
+_TIGHT = 0.95  # of the usable memory
+_LEAST_GROUPS = 8  # that must all be without signal before the whole run is taken to be
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """`level` is "critical" where the run had better not be started; `mend`: what to change, the likeliest first."""
+
+    level: Level
+    what: str
+    mend: tuple[str, ...]
+
+
+def concerns(tried: Tried, signal: Signal, lengths: Lengths | None, facts: RunFacts) -> list[Concern]:
+    """The worst first."""
+    found = [
+        *_of_ending(tried),
+        *_of_memory(tried),
+        *_of_signal(signal, facts),
+        *(_of_lengths(lengths, facts) if lengths is not None else ()),
+        *_of_alarms(tried, facts),
+    ]
+    return sorted(found, key=lambda concern: -SEVERITY[concern.level])
+
+
+def _of_ending(tried: Tried) -> Iterator[Concern]:
+    if tried.code and not tried.killed and not _ran_out(tried):
+        whole = f"after {len(tried.lines)} whole steps" if tried.lines else "before its first step was whole"
+        yield Concern("critical", f"the rehearsal ended with an error {whole}; it stands above", ())
+
+
+def _of_memory(tried: Tried) -> Iterator[Concern]:
+    worst, mends = tried.found.worst, tuple(tried.found.memory_mends)
+    if tried.found.out_of_memory:
+        what, *rest = tried.found.out_of_memory.split("\n")
+        yield Concern("critical", what, tuple(line.strip().removeprefix("- ") for line in rest if line.strip()))
+    elif worst is not None and worst.state == "out of memory":
+        yield Concern("critical", f"the worst batch ({_batch(worst)}) doesn't fit: {worst.why}", mends)
+    elif tried.killed:
+        doing = f"with the worst batch ({_batch(worst)})" if worst is not None else "in a step of the run"
+        yield Concern("critical", f"the host's memory ran out {doing}: the kernel ended the process", mends)
+    elif worst is not None and worst.state == "done" and worst.in_use > _TIGHT * worst.usable:
+        yield Concern(
+            "warn",
+            f"with the worst batch {size(worst.in_use)} of {size(worst.usable)} are taken: little is left for chance",
+            mends,
+        )
+
+
+def _ran_out(tried: Tried) -> bool:
+    worst = tried.found.worst
+    return bool(tried.found.out_of_memory) or (worst is not None and worst.state == "out of memory")
+
+
+def _batch(worst: Worst) -> str:
+    return f"{worst.rows} sequences of {worst.prompt} + {worst.completion} tokens"
+
+
+def _of_signal(signal: Signal, facts: RunFacts) -> Iterator[Concern]:
+    if not signal.groups:
+        return
+    if signal.unscored == signal.completions:
+        yield Concern("critical", "no completion was scored", advice("unjudged", {}, facts))
+        return
+    if signal.unscored:
+        what = f"{signal.unscored} of {signal.completions} completions were not scored"
+        yield Concern("warn", what, advice("unjudged", {}, facts))
+    everything = signal.silent == signal.groups and signal.groups >= _LEAST_GROUPS
+    if not everything and signal.share < _MOST_SILENT:
+        return
+    passing = signal.all_pass / signal.silent
+    what = f"{'all' if everything else percent(signal.share)} of {signal.groups} groups have no signal"
+    what += f": their completions are all scored alike ({percent(passing)} of them pass as a whole)"
+    mends = advice("no-signal", {"all_pass_share": passing}, facts)
+    yield Concern("critical" if everything else "warn", what, mends)
+
+
+def _of_lengths(lengths: Lengths, facts: RunFacts) -> Iterator[Concern]:
+    if lengths.share >= _MOST_CUT:
+        needs = "how many they would need can't be told: none ended in the second half"
+        raised = f"Raise trainer.max_completion_length ({lengths.allowed} now), and see again."
+        if lengths.needed is not None:
+            needs = f"about {lengths.needed} would hold 95 % of them, if they go on ending as often"
+            raised = f"Raise trainer.max_completion_length from {lengths.allowed} to about {_round(lengths.needed)}."
+        figures = {"clipped_ratio": 0.0}  # the length to take is known better than the alarm knows it
+        masked = "Leave cut completions out of the loss: trainer.mask_truncated_completions=true."
+        yield Concern(
+            "critical" if lengths.share >= _ALL_CUT else "warn",
+            f"{percent(lengths.share)} of the completions are cut off at {lengths.allowed} tokens; {needs}",
+            (raised, masked, *advice("length", figures, facts)),
+        )
+    elif lengths.allowed >= _LEAST_LENGTH and not lengths.cut and lengths.allowed >= _SPARE_LENGTH * lengths.finished:
+        what = f"the longest completion has {lengths.finished} tokens; max_completion_length allows {lengths.allowed}"
+        yield Concern("info", what, advice("room", {"longest": float(lengths.finished)}, facts))
+
+
+def _of_alarms(tried: Tried, facts: RunFacts) -> Iterator[Concern]:
+    """What the run's own alarms say of its first steps; that there is no signal is told above."""
+    alarms, _ = fold(tried.lines, facts)
+    for alarm in alarms:
+        if alarm.name != "no-signal":
+            yield Concern(alarm.level, f"alarm {alarm.name}: {alarm.what}", alarm.mend)
+
+
+def _round(tokens: int) -> int:
+    """Up to a whole multiple of 32, or of 256 from 1,024 on."""
+    to = 32 if tokens < 1024 else 256
+    return -(-tokens // to) * to
