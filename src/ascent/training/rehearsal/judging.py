@@ -101,12 +101,12 @@ def _of_lengths(lengths: Lengths, facts: RunFacts) -> Iterator[Concern]:
         if lengths.needed is not None:
             needs = f"about {lengths.needed} would hold 95 % of them, if they go on ending as often"
             raised = f"Raise trainer.max_completion_length from {lengths.allowed} to about {_round(lengths.needed)}."
-        figures = {"clipped_ratio": 0.0}  # the length to take is known better than the alarm knows it
+        read = "Read samples that were cut off: do they end in the middle, or never come to an end?"
         masked = "Leave cut completions out of the loss: trainer.mask_truncated_completions=true."
         yield Concern(
             "critical" if lengths.share >= _ALL_CUT else "warn",
             f"{percent(lengths.share)} of the completions are cut off at {lengths.allowed} tokens; {needs}",
-            (raised, masked, *advice("length", figures, facts)),
+            (raised, read, masked),
         )
     elif lengths.allowed >= _LEAST_LENGTH and not lengths.cut and lengths.allowed >= _SPARE_LENGTH * lengths.finished:
         what = f"the longest completion has {lengths.finished} tokens; max_completion_length allows {lengths.allowed}"

@@ -109,8 +109,8 @@ def _signal(signal: Signal) -> list[str]:
         silent += f"; {signal.all_pass} of these pass as a whole"
     if signal.passed is None:
         return [silent]
-    passed = f"{signal.completions} completions of {signal.passed.tasks} tasks pass all tests: {signal.passed}"
-    return [passed.replace(" pass all tests: ", ": they pass all tests in ") + " of the cases", silent]
+    sampled = f"of {signal.completions} completions of {signal.passed.tasks} tasks"
+    return [f"{signal.passed} {sampled} pass all tests", silent]
 
 
 def _lengths(lengths: Lengths) -> str:

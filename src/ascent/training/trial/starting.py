@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ascent.config import RunConfig
@@ -31,7 +33,7 @@ def start_trial(
     until then. Raises InputError where they can't be started.
     """
     run_directory.write_text(run.config, tried_config(config).to_yaml())
-    asked.write(run, trial)
+    asked.write(run, replace(trial, began=time.time()))
     launch: Callable[..., int] = load(LAUNCHERS, launcher)
     ended_before = _ended_for_memory()
     code = launch(run.path, processes, resume=False, debug=debug, worker=WORKER)

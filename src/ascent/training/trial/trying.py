@@ -31,7 +31,6 @@ _MENDS = 4  # settings that are told
 def try_out(config: RunConfig, run: RunDirectory, notes: Sequence[str]) -> bool:
     """Do what `trial.json` asks; whether it was stopped before. That memory ran out is a result and no error. Raises
     InputError as a run does."""
-    began = time.monotonic()
     trial = asked.read(run)
     file = FoundFile(run, keeps=True)
     try:
@@ -41,7 +40,7 @@ def try_out(config: RunConfig, run: RunDirectory, notes: Sequence[str]) -> bool:
             file.take(
                 device=devices.name(),
                 processes=accelerator.num_processes,
-                start_seconds=time.monotonic() - began,
+                start_seconds=time.time() - trial.began,
                 held_out=len(ready.tasks.held_out),
                 memory_mends=_memory_mends(ready.plan),
             )
@@ -66,7 +65,7 @@ def _steps(ready: Prepared, trial: Trial, file: FoundFile) -> bool:
         ready.say(f"trying the worst batch: every sequence {prompt} + {completion} tokens long")
         rows = take_worst_batch(trainer, prompt, completion)
         file.take(worst=Worst(rows, prompt, completion))
-        ready.recorder.watchers.append(lambda record: _take_worst(record, ready.plan, file))
+        ready.recorder.watchers[:] = [lambda record: _take_worst(record, ready.plan, file)]  # it is no step of the run
 
     steps = TrialSteps(trial, trainer.agreement.ranks, file, prepare_worst)
     trainer.add_callback(steps)
