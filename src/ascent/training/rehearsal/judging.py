@@ -11,13 +11,15 @@ from ascent.alarms.facts import RunFacts
 from ascent.alarms.fold import fold
 from ascent.alarms.rules.rule import percent
 from ascent.memory.picture import size
-from ascent.training.rehearsal.figures import Lengths, Signal
+from ascent.training.rehearsal.figures import PHASES, Lengths, Signal, Times
 from ascent.training.trial.found import Tried, Worst
 
 _MOST_SILENT = 0.7  # of the groups, as the alarm no-signal has it
 _MOST_CUT, _ALL_CUT = 0.25, 0.95  # of the completions
 _SPARE_LENGTH, _LEAST_LENGTH = 4.0, 256  # as the alarm room has them
 _TIGHT = 0.95  # of the usable memory
+_AVOIDABLE = ("reward_exposed", "logps", "sync", "other")
+_FELT = 0.3  # of a step
 _LEAST_GROUPS = 8  # that must all be without signal before the whole run is taken to be
 
 
@@ -30,13 +32,16 @@ class Concern:
     mend: tuple[str, ...]
 
 
-def concerns(tried: Tried, signal: Signal, lengths: Lengths | None, facts: RunFacts) -> list[Concern]:
+def concerns(
+    tried: Tried, signal: Signal, lengths: Lengths | None, times: Times | None, facts: RunFacts
+) -> list[Concern]:
     """The worst first."""
     found = [
         *_of_ending(tried),
         *_of_memory(tried),
         *_of_signal(signal, facts),
         *(_of_lengths(lengths, facts) if lengths is not None else ()),
+        *(_of_times(times, facts) if times is not None else ()),
         *_of_alarms(tried, facts),
     ]
     return sorted(found, key=lambda concern: -SEVERITY[concern.level])
@@ -111,6 +116,16 @@ def _of_lengths(lengths: Lengths, facts: RunFacts) -> Iterator[Concern]:
     elif lengths.allowed >= _LEAST_LENGTH and not lengths.cut and lengths.allowed >= _SPARE_LENGTH * lengths.finished:
         what = f"the longest completion has {lengths.finished} tokens; max_completion_length allows {lengths.allowed}"
         yield Concern("info", what, advice("room", {"longest": float(lengths.finished)}, facts))
+
+
+def _of_times(times: Times, facts: RunFacts) -> Iterator[Concern]:
+    """A phase that a step could do without for the most part, and spends its time in."""
+    for name in _AVOIDABLE:
+        share = times.phases[name] / times.step
+        if share >= _FELT:
+            mends = advice("slower", {f"phase/{name}": 1.0}, facts)
+            bench = "`ascent bench --training` measures what the step could do without, and what to change first."
+            yield Concern("info", f"{PHASES[name]} takes {percent(share)} of a step", (*mends, bench))
 
 
 def _of_alarms(tried: Tried, facts: RunFacts) -> Iterator[Concern]:

@@ -67,6 +67,7 @@ def rehearsal_of(config: RunConfig, folder: Path, tried: Tried, seconds: float) 
     facts = facts_of(config, model_config_of(Path(config.model.path)), accelerator_of(folder))
     signal = signal_of(tried.rows)
     lengths = lengths_of(tried.rows, facts.max_completion_length or 0)
+    times = times_of(tried, evaluations=evaluations)
     return Rehearsal(
         folder=folder,
         steps=len(tried.lines),
@@ -76,7 +77,7 @@ def rehearsal_of(config: RunConfig, folder: Path, tried: Tried, seconds: float) 
         signal=signal,
         lengths=lengths,
         worst=found.worst,
-        times=times_of(tried, evaluations=evaluations),
+        times=times,
         samples=choose(tried.rows),
-        concerns=concerns(tried, signal, lengths, facts),
+        concerns=concerns(tried, signal, lengths, times, facts),
     )

@@ -23,9 +23,9 @@ _LEFT_OUT: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """At most `steps` steps of the run, at least one; none begins that would end after `until` (seconds since the
-    epoch, as of `time.time`; so is `began`, when it was started). `worst`: then a step on a batch of the longest sequences. `dense`: what a token of a
-    forward and backward pass without padding costs."""
+    """At most `steps` steps of the run, at least one; none begins that would end after `until`. `worst`: then a step on
+    a batch of the longest sequences. `dense`: what a token of a forward and backward pass without padding costs.
+    `began`: when it was started. Times are seconds since the epoch, as of `time.time`."""
 
     steps: int
     until: float | None = None

@@ -47,11 +47,13 @@ class Worst:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Of one trial, as its first process sees it. `steps` were made whole, of `total_steps` that the run has;
-    `optimizer` is what the optimizer took in each. `device` names what it ran on; `held_out` tasks are evaluated by a
-    whole run. `memory_mends` are settings with which the update would take less, by the plan. `out_of_memory` says
-    where a real step found no room, "" where none did."""
+    `optimizer` is what the optimizer took in each. `device` names what it ran on (of a `kind`), `held_out` counts the
+    tasks that a whole run evaluates. `memory_mends` are settings with which the update takes less, by the plan, and
+    `fits` such as take more and save time, with which the run still fits. `out_of_memory` says where a real step found
+    no room, "" where none did."""
 
     device: str = ""
+    kind: str = ""
     processes: int = 1
     start_seconds: float = 0.0
     total_steps: int = 0
@@ -61,6 +63,7 @@ class Found:
     dense: Dense | None = None
     worst: Worst | None = None
     memory_mends: Sequence[str] = ()
+    fits: Sequence[str] = ()
     out_of_memory: str = ""
 
 

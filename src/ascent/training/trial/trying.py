@@ -42,7 +42,9 @@ def try_out(config: RunConfig, run: RunDirectory, notes: Sequence[str]) -> bool:
                 processes=accelerator.num_processes,
                 start_seconds=time.time() - trial.began,
                 held_out=len(ready.tasks.held_out),
+                kind=devices.kind(),
                 memory_mends=_memory_mends(ready.plan),
+                fits=_fits(ready.plan),
             )
             return _steps(ready, trial, file)
     except OutOfMemoryError as error:
@@ -79,6 +81,19 @@ def _steps(ready: Prepared, trial: Trial, file: FoundFile) -> bool:
 def _memory_mends(made: Plan | None) -> list[str]:
     changes = [] if made is None else advice(made, PLANNED["update"])
     return [f"{change.setting} (gains {size(change.gains)}): {change.costs}" for change in changes[:_MENDS]]
+
+
+def _fits(made: Plan | None) -> list[str]:
+    """Settings that save time, with which the run fits in memory as well as it is planned."""
+    if made is None:
+        return []
+    trained = made.settings.trained
+    faster = {
+        "trainer.gradient_checkpointing=false": replace(trained, checkpointing=False),
+        "memory.offload=none": replace(trained, offload="none"),
+    }
+    plans = {setting: made.changed(replace(made.settings, trained=other)) for setting, other in faster.items()}
+    return [setting for setting, plan in plans.items() if plan.verdict == "fits"]
 
 
 def _take_worst(record: StepRecord, made: Plan | None, file: FoundFile) -> None:
