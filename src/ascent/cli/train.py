@@ -88,7 +88,9 @@ def _rehearse(args: argparse.Namespace, words: list[str]) -> int:
     if args.resume is not None:
         raise InputError("--rehearse tries a run before it is started", "Leave --resume out.")
     for_long = args.rehearse
-    if not is_duration(for_long) and (not words or "=" in words[0]):  # --rehearse FILE
+    if not is_duration(for_long) and "=" in for_long:  # --rehearse key=value
+        words, for_long = [*words, for_long], _REHEARSED
+    elif not is_duration(for_long) and (not words or "=" in words[0]):  # --rehearse FILE
         words, for_long = [for_long, *words], _REHEARSED
     seconds = duration(for_long)
     if not words:

@@ -14,9 +14,10 @@ from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.host.machine_share import usable_cores
 from ascent.tracking import run_directory
+from ascent.tracking.run_directory import RunDirectory
 from ascent.training.trial.asked import Trial
 from ascent.training.trial.found import Tried
-from ascent.training.trial.starting import start_trial
+from ascent.training.trial.starting import start_trial, why_it_failed
 
 STEPS = 5
 _LEAST_STEPS = 2
@@ -45,7 +46,7 @@ def bench_training(
             place = run_directory.create(Path(folder), "run")
             trial = Trial(steps=steps + 1, dense=True)
             tried = start_trial(settings, trial, place, processes=processes, launcher=launcher, debug=debug)
-        _refuse_unfinished(tried)
+            _refuse_unfinished(tried, place)
         return tried
 
     def measure(settings: RunConfig) -> Measured:
@@ -67,10 +68,12 @@ def bench_training(
     )
 
 
-def _refuse_unfinished(tried: Tried) -> None:
+def _refuse_unfinished(tried: Tried, run: RunDirectory) -> None:
     if tried.found.out_of_memory:
         raise InputError(tried.found.out_of_memory)
     if tried.killed:
         raise InputError("the host's memory ran out, and the kernel ended the training")
-    if tried.code:
-        raise InputError("the training ended before it was measured", "Why stands above.")
+    if tried.code == 1:
+        raise InputError("stopped before it was measured")
+    if tried.failed:
+        raise why_it_failed(tried, run, "the training")

@@ -8,6 +8,7 @@ this process is gone, however it went, and they with it.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,4 +66,6 @@ def _wait(child: subprocess.Popen[bytes], stop_file: Path) -> int:
         child.stdin.close()
     if code == 0:
         return int(stopped_mark(stop_file).exists())
+    if code < 0:
+        print(f"error: the process was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
     return 2

@@ -29,8 +29,18 @@ from ascent.training.records.out_of_memory import OutOfMemoryError
 Do = Callable[[config.RunConfig, RunDirectory, bool, Sequence[str]], bool]
 
 
-def main(argv: Sequence[str] | None = None, do: Do | None = None) -> int:
-    """Train in a run directory that has its configuration, or do something else there."""
+def tell(run: Path, error: InputError) -> None:
+    """Say on standard error what the user can mend."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    do: Do | None = None,
+    refused: Callable[[Path, InputError], None] = tell,
+) -> int:
+    """Train in a run directory that has its configuration, or do something else there. `refused` is told of what the
+    user can mend."""
     parser = argparse.ArgumentParser(prog="ascent.training.launch.worker")
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
@@ -44,7 +54,7 @@ def main(argv: Sequence[str] | None = None, do: Do | None = None) -> int:
         if args.debug:
             raise
         if _rank() == 0 or isinstance(error, OutOfMemoryError):  # of other errors the others say the same
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            refused(args.run, error)
         return 2
     except Exception:  # noqa: BLE001 - `work` has printed and kept it
         return 3

@@ -33,11 +33,11 @@ class Concern:
 
 
 def concerns(
-    tried: Tried, signal: Signal, lengths: Lengths | None, times: Times | None, facts: RunFacts
+    tried: Tried, signal: Signal, lengths: Lengths | None, times: Times | None, facts: RunFacts, ended: str = ""
 ) -> list[Concern]:
-    """The worst first."""
+    """The worst first. `ended` says which error ended the trial, where one did."""
     found = [
-        *_of_ending(tried),
+        *_of_ending(tried, ended),
         *_of_memory(tried),
         *_of_signal(signal, facts),
         *(_of_lengths(lengths, facts) if lengths is not None else ()),
@@ -47,10 +47,12 @@ def concerns(
     return sorted(found, key=lambda concern: -SEVERITY[concern.level])
 
 
-def _of_ending(tried: Tried) -> Iterator[Concern]:
-    if tried.code and not tried.killed and not _ran_out(tried):
-        whole = f"after {len(tried.lines)} whole steps" if tried.lines else "before its first step was whole"
-        yield Concern("critical", f"the rehearsal ended with an error {whole}; it stands above", ())
+def _of_ending(tried: Tried, ended: str) -> Iterator[Concern]:
+    if ended:
+        what, *mend = ended.split("\n")
+        yield Concern("critical", what, tuple(line.strip() for line in mend))
+    elif tried.code == 1:
+        yield Concern("info", f"it was stopped after {len(tried.lines)} steps: the worst batch was not tried", ())
 
 
 def _of_memory(tried: Tried) -> Iterator[Concern]:
@@ -71,11 +73,6 @@ def _of_memory(tried: Tried) -> Iterator[Concern]:
         )
 
 
-def _ran_out(tried: Tried) -> bool:
-    worst = tried.found.worst
-    return bool(tried.found.out_of_memory) or (worst is not None and worst.state == "out of memory")
-
-
 def _batch(worst: Worst) -> str:
     return f"{worst.rows} sequences of {worst.prompt} + {worst.completion} tokens"
 
@@ -93,8 +90,9 @@ def _of_signal(signal: Signal, facts: RunFacts) -> Iterator[Concern]:
     if not everything and signal.share < _MOST_SILENT:
         return
     passing = signal.all_pass / signal.silent
-    what = f"{'all' if everything else percent(signal.share)} of {signal.groups} groups have no signal"
-    what += f": their completions are all scored alike ({percent(passing)} of them pass as a whole)"
+    share = f"{percent(signal.share)} of {signal.groups} groups have no signal: all their scores are alike"
+    what = f"no group of {signal.groups} has signal: all scores of a group are alike" if everything else share
+    what += f" ({percent(passing)} of these groups pass as a whole)"
     mends = advice("no-signal", {"all_pass_share": passing}, facts)
     yield Concern("critical" if everything else "warn", what, mends)
 

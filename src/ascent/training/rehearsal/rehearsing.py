@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ascent.alarms.facts import accelerator_of, facts_of, model_config_of
 from ascent.config import RunConfig
-from ascent.errors import InputError
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.rehearsal.figures import lengths_of, signal_of, times_of
@@ -16,7 +15,7 @@ from ascent.training.rehearsal.report import Rehearsal
 from ascent.training.rehearsal.samples import choose
 from ascent.training.trial.asked import Trial
 from ascent.training.trial.found import Tried
-from ascent.training.trial.starting import start_trial
+from ascent.training.trial.starting import start_trial, why_it_failed
 
 FILE = "rehearsal.json"
 SECONDS = 120.0
@@ -50,13 +49,11 @@ def rehearse(
     began = time.time()
     trial = Trial(steps=_STEPS, until=began + _FOR_STEPS * seconds, worst=True)
     tried = start_trial(config, trial, run, processes=processes, launcher=launcher, debug=debug)
-    if not tried.code or tried.lines or tried.killed:
-        found = rehearsal_of(config, run.path, tried, time.time() - began)
-        run_directory.write_json(run.path / FILE, found.to_json())
-        return found
-    failures = run.failures()
-    kept = f" The failure is kept in {failures[-1]}." if failures else ""
-    raise InputError("the rehearsal ended before its first step was whole", f"Why stands above.{kept}")
+    if tried.failed and not tried.lines:
+        raise why_it_failed(tried, run, "the rehearsal")
+    found = rehearsal_of(config, run.path, tried, time.time() - began)
+    run_directory.write_json(run.path / FILE, found.to_json())
+    return found
 
 
 def rehearsal_of(config: RunConfig, folder: Path, tried: Tried, seconds: float) -> Rehearsal:
@@ -68,6 +65,7 @@ def rehearsal_of(config: RunConfig, folder: Path, tried: Tried, seconds: float) 
     signal = signal_of(tried.rows)
     lengths = lengths_of(tried.rows, facts.max_completion_length or 0)
     times = times_of(tried, evaluations=evaluations)
+    ended = str(why_it_failed(tried, RunDirectory(folder), "the rehearsal")) if tried.failed else ""
     return Rehearsal(
         folder=folder,
         steps=len(tried.lines),
@@ -79,5 +77,5 @@ def rehearsal_of(config: RunConfig, folder: Path, tried: Tried, seconds: float) 
         worst=found.worst,
         times=times,
         samples=choose(tried.rows),
-        concerns=concerns(tried, signal, lengths, times, facts),
+        concerns=concerns(tried, signal, lengths, times, facts, ended),
     )

@@ -104,9 +104,7 @@ def _signal(signal: Signal) -> list[str]:
     if not signal.groups:
         return ["no group was sampled to its end"]
     share = f"{percent(signal.share)}; 95 %: {100 * signal.low:.0f} to {signal.high:.0%}"
-    silent = (
-        f"{signal.silent} of {signal.groups} groups teach nothing ({share}): their completions are all scored alike"
-    )
+    silent = f"{signal.silent} of {signal.groups} groups teach nothing ({share}): all their scores are alike"
     if signal.silent and signal.passed is not None:
         silent += f"; {signal.all_pass} of these pass as a whole"
     if signal.passed is None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ascent.errors import InputError
 from ascent.tracking import run_directory
 from ascent.tracking.rollouts import read_rollouts
 from ascent.tracking.run_directory import RunDirectory
@@ -50,7 +51,7 @@ class Found:
     `optimizer` is what the optimizer took in each. `device` names what it ran on (of a `kind`), `held_out` counts the
     tasks that a whole run evaluates. `memory_mends` are settings with which the update takes less, by the plan, and
     `fits` such as take more and save time, with which the run still fits. `out_of_memory` says where a real step found
-    no room, "" where none did."""
+    no room, "" where none did; `refused` and `mend` are those of the InputError that ended the trial."""
 
     device: str = ""
     kind: str = ""
@@ -65,6 +66,8 @@ class Found:
     memory_mends: Sequence[str] = ()
     fits: Sequence[str] = ()
     out_of_memory: str = ""
+    refused: str = ""
+    mend: str = ""
 
 
 @dataclass(slots=True)
@@ -85,7 +88,8 @@ class FoundFile:
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A trial after its end. `lines` are those of its whole steps in metrics.jsonl, `rows` the completions of these
-    (`read_rollouts`); `code` is 0 where it came to its end, `killed`: the kernel ended a process for want of memory."""
+    (`read_rollouts`). `code` is 0 where it came to its end and 1 where it was stopped; `killed`: the kernel ended a
+    process for want of memory."""
 
     found: Found
     lines: Sequence[Mapping[str, Any]]
@@ -94,16 +98,33 @@ class Tried:
     killed: bool = False
 
     @property
+    def failed(self) -> bool:
+        """Whether an error ended it, other than a want of memory."""
+        worst = self.found.worst
+        short = self.killed or self.found.out_of_memory or (worst is not None and worst.state == "out of memory")
+        return self.code > 1 and not short
+
+    @property
     def timed(self) -> Sequence[Mapping[str, Any]]:
         """The lines whose times count: without the first step's, which builds and warms things up, where it isn't the
         only one."""
         return self.lines[1:] or self.lines
 
 
+def keep_refusal(path: Path, error: InputError) -> None:
+    """Keep in the folder of a trial why it ended, with what was found until then."""
+    content = {**asdict(Found()), **_content(path), "refused": error.message, "mend": error.mend}
+    run_directory.write_json(path / FILE, content)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    file = path / FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
 def read(path: Path, code: int, *, killed: bool) -> Tried:
     """What lies in the folder of a trial that ended with `code`."""
-    run, file = RunDirectory(path), path / FILE
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    run, content = RunDirectory(path), _content(path)
     for name, kind in (("dense", Dense), ("worst", Worst)):
         if content.get(name) is not None:
             content[name] = kind(**content[name])

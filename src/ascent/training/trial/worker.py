@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from ascent.config import RunConfig
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.launch import worker
+from ascent.training.trial.found import keep_refusal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """See `training.launch.worker`."""
     os.dup2(2, 1)  # standard output is the report's
     _be_ended_first()
-    return worker.main(argv, _try_out)
+    return worker.main(argv, _try_out, keep_refusal)
 
 
 def _try_out(config: RunConfig, run: RunDirectory, resume: bool, notes: Sequence[str]) -> bool:
