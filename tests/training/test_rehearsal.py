@@ -313,6 +313,7 @@ def test_what_ends_a_rehearsal(
     assert says in done.stderr
     assert done.stderr.count("error:") == 1
     assert not done.stdout
+    assert (tmp_path / "runs").exists() == (case == "reward"), "only what shows something stays"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from ascent.training.rehearsal.judging import concerns
 from ascent.training.rehearsal.report import Rehearsal
 from ascent.training.rehearsal.samples import choose
 from ascent.training.trial.asked import Trial
+from ascent.training.trial.found import FILE as FOUND
 from ascent.training.trial.found import Tried
 from ascent.training.trial.starting import start_trial, why_it_failed
 
@@ -50,6 +51,8 @@ def rehearse(
     trial = Trial(steps=_STEPS, until=began + _FOR_STEPS * seconds, worst=True)
     tried = start_trial(config, trial, run, processes=processes, launcher=launcher, debug=debug)
     if tried.failed and not tried.lines:
+        if tried.found.refused:
+            (run.path / FOUND).unlink()  # nothing was tried: the folder needn't stay
         raise why_it_failed(tried, run, "the rehearsal")
     found = rehearsal_of(config, run.path, tried, time.time() - began)
     run_directory.write_json(run.path / FILE, found.to_json())
