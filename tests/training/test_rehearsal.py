@@ -262,7 +262,14 @@ def test_a_real_rehearsal(ascent: Ascent, tiny_policy: Callable[..., Path], task
     folder = tmp_path / "runs" / "run-rehearsal"
     assert found["folder"] == str(folder)
     assert json.loads((folder / "rehearsal.json").read_text()) == found
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4
+    lines = [json.loads(each) for each in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 4
+    assert worst["seconds"] == lines[-1]["times"]["update"], "of the step that it was, not of the one before"
+    assert worst["peak"] == lines[-1]["device"]["phases"]["update"]["allocated"]
+    assert "reward" not in lines[-1], "nothing was sampled for it"
+    assert all("reward" in line for line in lines[:-1])
+    assert "step 3/4" in done.stderr
+    assert "step 4/4" not in done.stderr, "it is no step of the run"
     assert not list((folder / "checkpoints").iterdir())
     assert not (tmp_path / "runs" / "run").exists(), "the run's own name stays free"
     assert "The run had better" in done.stderr or "the run can start" in done.stderr

@@ -18,15 +18,15 @@ from ascent.training.trial.found import FoundFile
 class TrialSteps(TrainerCallback):
     """Counts the steps, times the optimizer in each, and ends the training. All processes agree.
 
-    Where a worst batch is wanted, `prepare_worst` is called once the run's own steps are made; the training then goes
-    on for the one step that it prepares.
+    Where a worst batch is wanted, `prepare_worst` is called once the run's own steps are made and recorded; the
+    training then goes on for the one step that it prepares.
     """
 
     def __init__(self, trial: Trial, ranks: Ranks, file: FoundFile, prepare_worst: Callable[[], None]) -> None:
         self._trial, self._ranks, self._file, self._prepare = trial, ranks, file, prepare_worst
         self._began_step = self._began_optimizer = time.monotonic()
         self._stop_file = stop_file()
-        self._tries_worst = False
+        self._tries_worst = self._prepared = False
         self.asked_to_stop = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -62,10 +62,15 @@ class TrialSteps(TrainerCallback):
         self.asked_to_stop = stop
         if self._trial.worst and not stop and state.global_step < state.max_steps:
             self._tries_worst = True
-            self._prepare()
         else:
             control.should_training_stop = True
         return control
+
+    def after_step(self) -> None:
+        """See GRPOTrainer."""
+        if self._tries_worst and not self._prepared:
+            self._prepared = True
+            self._prepare()
 
     def _enough(self, step: int, left: int) -> bool:
         if step >= self._trial.steps or left <= 0:

@@ -71,6 +71,7 @@ def _steps(ready: Prepared, trial: Trial, file: FoundFile) -> bool:
 
     steps = TrialSteps(trial, trainer.agreement.ranks, file, prepare_worst)
     trainer.add_callback(steps)
+    trainer.after_step = steps.after_step
     with showing_progress(trainer, ready.recorder):
         trainer.train()
     if trial.dense and not steps.asked_to_stop:
