@@ -75,6 +75,13 @@ def test_signal_counts_groups_and_tasks() -> None:
     assert found.passed.mean == pytest.approx((1 + 1 + 0.5) / 3), "a mean over tasks; what wasn't judged counts nowhere"
 
 
+def test_the_untrained_policy_has_a_rate_of_its_own() -> None:
+    found = signal_of([*rows(2, outcomes=["failed"]), *rows(2, outcomes=["passed"], generation=1)])
+    assert found.passed is not None
+    assert found.passed_first is not None
+    assert (found.passed.mean, found.passed_first.mean) == (0.5, 0.0)
+
+
 def test_without_tests_there_is_no_pass_rate() -> None:
     assert signal_of(rows(2, outcomes=[])).passed is None
     assert signal_of([]).share == 0.0

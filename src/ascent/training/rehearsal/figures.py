@@ -27,7 +27,8 @@ _HOLDS = 0.95  # of the completions, that a longer max_completion_length is to h
 @dataclass(frozen=True, slots=True)
 class Signal:
     """Of all groups that were drawn. `silent` have scores that are all equal and teach nothing, of which `all_pass`
-    pass as a whole; `low` to `high` is the 95 % interval of their share. `passed` is None where no reward judges by
+    pass as a whole; `low` to `high` is the 95 % interval of their share. `passed` is the pass rate of all, and
+    `passed_first` that of the first generation, which the untrained policy sampled; None where no reward judges by
     tests. `unscored` completions have no reward."""
 
     groups: int
@@ -37,6 +38,7 @@ class Signal:
     high: float
     all_pass: int
     passed: Rate | None
+    passed_first: Rate | None
     unscored: int
 
     @property
@@ -89,14 +91,10 @@ class Times:
 def signal_of(rows: Rows) -> Signal:
     """Of the completions of whole groups."""
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    by_task: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         groups[row["group_id"]].append(row)
-        if (passes := passed(row)) is not None:
-            by_task[row["task_id"]].append(float(passes))
     silent = [group for group in groups.values() if any(row["signal"] is False for row in group)]
     low, high = wilson(len(silent) / len(groups), len(groups)) if groups else (0.0, 1.0)
-    samples = sum(map(len, by_task.values()))
     return Signal(
         groups=len(groups),
         completions=len(rows),
@@ -104,9 +102,19 @@ def signal_of(rows: Rows) -> Signal:
         low=low,
         high=high,
         all_pass=sum(all(passed(row) for row in group) for group in silent),
-        passed=rate([statistics.fmean(each) for each in by_task.values()], samples=samples) if by_task else None,
+        passed=_pass_rate(rows),
+        passed_first=_pass_rate([row for row in rows if row["generation"] == 0]),
         unscored=sum(row["reward"] is None for row in rows),
     )
+
+
+def _pass_rate(rows: Rows) -> Rate | None:
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if (passes := passed(row)) is not None:
+            by_task[row["task_id"]].append(float(passes))
+    samples = sum(map(len, by_task.values()))
+    return rate([statistics.fmean(each) for each in by_task.values()], samples=samples) if by_task else None
 
 
 def passed(row: Mapping[str, Any]) -> bool | None:

@@ -110,7 +110,8 @@ def _signal(signal: Signal) -> list[str]:
     if signal.passed is None:
         return [silent]
     sampled = f"of {signal.completions} completions of {signal.passed.tasks} tasks"
-    return [f"{signal.passed} {sampled} pass all tests", silent]
+    first = f"; before the first update {signal.passed_first}" if signal.passed_first is not None else ""
+    return [f"{signal.passed} {sampled} pass all tests{first}", silent]
 
 
 def _lengths(lengths: Lengths) -> str:
