@@ -14,7 +14,7 @@ from ascent.tuning import workload as workloads
 from ascent.tuning.workload import Workload
 
 _HERE = Path(__file__).resolve().parent
-LENGTHS = _HERE / "ragged.json"
+CONFIG, LENGTHS = _HERE / "recorded.yaml", _HERE / "ragged.json"
 ROWS = 8  # N: completions of a static batch, and those that dynamic batching has at a time
 _SHORTEST = 8  # tokens: completions that end sooner are left out
 
@@ -27,7 +27,7 @@ def policy(folder: Path) -> Path:
 def record(folder: Path) -> None:
     """Train one step, and keep prompts and lengths in `LENGTHS`."""
     settings = [f"model.path={policy(folder)}", f"tracking.folder={folder}", "tracking.name=ragged"]
-    subprocess.run([sys.executable, "-m", "ascent", "train", str(_HERE / "recorded.yaml"), *settings], check=True)
+    subprocess.run([sys.executable, "-m", "ascent", "train", str(CONFIG), *settings], check=True)
     groups: dict[str, tuple[list[int], list[int]]] = {}
     for row in read_rollouts(folder / "ragged" / "rollouts"):
         if len(row["completion_ids"]) >= _SHORTEST:

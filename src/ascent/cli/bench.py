@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ascent.bench.training.report import TrainingBench
 
 # option -> what it measures: the others don't go with it
-_OF_SAMPLING = ("run", "stages", "tuned", "tune", "svg")
+_OF_SAMPLING = ("run", "workload", "keep", "stages", "tuned", "tune", "svg")
 _OF_TRAINING = ("apply", "output")
 
 
@@ -26,6 +26,8 @@ def add(verbs: Verbs) -> None:
     )
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings of a run")
     verb.add_argument("--run", type=Path, metavar="RUN", help="take prompts and lengths from what this run sampled")
+    verb.add_argument("--workload", type=Path, metavar="FILE", help="take them from what `ascent tune` kept, or --keep")
+    verb.add_argument("--keep", type=Path, metavar="FILE", help="keep prompts and lengths there, for --workload")
     verb.add_argument(
         "--stages", nargs="+", metavar="STAGE", help="of padded, static, dynamic, batching, memory-layout, tuned"
     )
@@ -77,6 +79,8 @@ def _sampling(args: argparse.Namespace) -> Bench:
             what=args.what,
             overrides=tuple(args.overrides),
             run=args.run,
+            workload=args.workload,
+            keep=args.keep,
             stages=None if args.stages is None else tuple(args.stages),
             tuned=args.tuned,
             tune_seconds=None if args.tune is None else duration(args.tune),
