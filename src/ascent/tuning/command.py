@@ -75,9 +75,9 @@ def _tune(asked: Asked, budget: float, folder: Path, progress: TuneProgress) -> 
             workload.write(kept)
         progress.say(workload.told())
         ledger = Ledger(folder / "ledger.jsonl", _what(asked, workload, machine, points))
-        search = Search(points, engines, ledger, budget - (time.monotonic() - begun), watch=progress.step, built=built)
+        spent = 0.0 if ledger.tried else time.monotonic() - begun
+        search = Search(points, engines, ledger, budget, watch=progress.step, beside=spent, built=built)
         if ledger.tried:
-            search.budget = budget
             progress.say(f"going on: {len(ledger.tried)} probes are kept in {folder}, {ledger.spent:.0f} s were spent")
         search.run()
         groupings = _groupings(asked, configured, workload, search, engines)
@@ -158,10 +158,10 @@ def _groupings(
     asked: Asked, configured: Configured, workload: Workload, search: Search, engines: ChildEngines
 ) -> list[Grouping]:
     """Estimates for other group sizes with the best settings, as far as the budget reaches."""
-    batch, model, best = configured.memory.batch, asking.model_of(asked), search.best()
+    batch, model, best = configured.memory.batch, asking.model_of(asked), search.known.best()
     if model is None or best is None or batch.budget is None or not batch.shared_prompt:
         return []
-    speed = search.speed(best)
+    speed = search.known.speed(best)
     others = sizes(workload, batch.group)
     if speed is None or not others:
         return []

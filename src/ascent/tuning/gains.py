@@ -19,10 +19,11 @@ from ascent.tuning.space import Point, Value
 
 Floats = NDArray[np.float64]
 
-_AMPLITUDES = (0.01, 0.05, 0.2, 0.6)  # standard deviations of log speed
-_USUAL, _PRIOR_WIDTH = 0.2, 1.2  # prior of an amplitude: log-normal
-_TOGETHER = 0.05  # amplitude of the product term
-_LENGTH = 0.7  # of the kernel, where a setting's values lie between 0 and 1
+# amplitudes that are tried, in standard deviations of log speed; and the middle of their log-normal prior
+_AMPLITUDES, _USUAL = (0.003, 0.02, 0.07, 0.2, 0.6), 0.15
+_TOGETHER, _USUAL_TOGETHER = (0.001, 0.01, 0.03, 0.1), 0.03  # of the product term
+_PRIOR_WIDTH = 1.5  # standard deviation of an amplitude's logarithm
+_LENGTH = 0.4  # of the kernel, where a setting's values lie between 0 and 1
 _SWEEPS = 2
 
 
@@ -60,12 +61,12 @@ def expect(values: Mapping[str, tuple[Value, ...]], seen: Sequence[Observation],
     known_ND, asked_MD = _places(values, [each.point for each in seen]), _places(values, asked)
     gains_N = np.array([each.gain for each in seen])
     noise_N = np.array([each.error**2 for each in seen])
-    amplitudes_D = _fitted(known_ND, gains_N, noise_N)
-    prior = float(np.sum(amplitudes_D**2)) + _TOGETHER**2
+    amplitudes_K = _fitted(known_ND, gains_N, noise_N)
+    prior = float(np.sum(amplitudes_K**2))
     if not seen:
         return Expected(np.zeros(len(asked)), np.full(len(asked), math.sqrt(prior)))
-    chol_NN = np.linalg.cholesky(_kernel(known_ND, known_ND, amplitudes_D) + np.diag(noise_N))
-    cross_NM = _kernel(known_ND, asked_MD, amplitudes_D)
+    chol_NN = np.linalg.cholesky(_kernel(known_ND, known_ND, amplitudes_K) + np.diag(noise_N))
+    cross_NM = _kernel(known_ND, asked_MD, amplitudes_K)
     weights_N = np.linalg.solve(chol_NN.T, np.linalg.solve(chol_NN, gains_N))
     explained_NM = np.linalg.solve(chol_NN, cross_NM)
     variance_M = prior - np.sum(explained_NM**2, axis=0)
@@ -79,29 +80,33 @@ def _places(values: Mapping[str, tuple[Value, ...]], points: Sequence[Point]) ->
     return np.array(rows, dtype=np.float64).reshape(len(points), len(values))
 
 
-def _kernel(one_ND: Floats, other_MD: Floats, amplitudes_D: Floats) -> Floats:
-    """(N, M)."""
+def _kernel(one_ND: Floats, other_MD: Floats, amplitudes_K: Floats) -> Floats:
+    """(N, M). The last of the K = D + 1 amplitudes is the product's."""
     squares_NMD = (one_ND[:, None, :] - other_MD[None, :, :]) ** 2
     alike_NMD = np.exp(-0.5 * squares_NMD / _LENGTH**2)
-    return alike_NMD @ amplitudes_D**2 + _TOGETHER**2 * np.prod(alike_NMD, axis=2)
+    return alike_NMD @ amplitudes_K[:-1] ** 2 + amplitudes_K[-1] ** 2 * np.prod(alike_NMD, axis=2)
 
 
 def _fitted(known_ND: Floats, gains_N: Floats, noise_N: Floats) -> Floats:
-    """Each setting's amplitude, one after another from the usual on."""
+    """(K,): each setting's amplitude and that of the product, one after another from the usual on."""
     settings = known_ND.shape[1]
-    amplitudes_D = np.full(settings, _USUAL)
+    usual_K = np.array([_USUAL] * settings + [_USUAL_TOGETHER])
     if len(known_ND) < 2:
-        return amplitudes_D
+        return usual_K
+    alike_NND = np.exp(-0.5 * (known_ND[:, None, :] - known_ND[None, :, :]) ** 2 / _LENGTH**2)
+    terms_KNN = np.concatenate([np.moveaxis(alike_NND, 2, 0), np.prod(alike_NND, axis=2)[None]])
+
+    def evidence(amplitudes_K: Floats) -> float:
+        """The log of the marginal likelihood times the prior, but for a constant."""
+        chol_NN = np.linalg.cholesky(np.tensordot(amplitudes_K**2, terms_KNN, 1) + np.diag(noise_N))
+        scaled_N = np.linalg.solve(chol_NN, gains_N)
+        prior = float(np.sum((np.log(amplitudes_K / usual_K) / _PRIOR_WIDTH) ** 2))
+        return float(-0.5 * scaled_N @ scaled_N - np.sum(np.log(np.diag(chol_NN))) - 0.5 * prior)
+
+    amplitudes_K = usual_K
     for _ in range(_SWEEPS):
-        for place in range(settings):
-            tried = [np.where(np.arange(settings) == place, each, amplitudes_D) for each in _AMPLITUDES]
-            amplitudes_D = max(tried, key=lambda each_D: _evidence(known_ND, gains_N, noise_N, each_D))
-    return amplitudes_D
-
-
-def _evidence(known_ND: Floats, gains_N: Floats, noise_N: Floats, amplitudes_D: Floats) -> float:
-    """The log of the marginal likelihood times the prior, but for a constant."""
-    chol_NN = np.linalg.cholesky(_kernel(known_ND, known_ND, amplitudes_D) + np.diag(noise_N))
-    scaled_N = np.linalg.solve(chol_NN, gains_N)
-    prior = float(np.sum((np.log(amplitudes_D / _USUAL) / _PRIOR_WIDTH) ** 2))
-    return float(-0.5 * scaled_N @ scaled_N - np.sum(np.log(np.diag(chol_NN))) - 0.5 * prior)
+        for place in range(settings + 1):
+            values = _AMPLITUDES if place < settings else _TOGETHER
+            tried = [np.where(np.arange(settings + 1) == place, each, amplitudes_K) for each in values]
+            amplitudes_K = max(tried, key=evidence)
+    return amplitudes_K

@@ -58,10 +58,14 @@ def estimates(
     found = []
     for workload, seconds in measured:
         group = len(workload.groups[0].lengths)
-        for budget in sorted({int(tokens * factor) for factor in _FACTORS}):
+        known: set[int] = set()
+        for budget in sorted({int(tokens * factor) for factor in _FACTORS}, key=lambda each: (each != tokens, each)):
             if budget < workload.longest or not fits(group, budget):
                 continue
             price, passes = update_cost(workload, budget, cost)
+            if passes in known:  # the same passes: nothing is gained by more room
+                continue
+            known.add(passes)
             configured = workload is first and budget == tokens
             found.append(
                 Grouping(group, len(workload.groups), budget, passes, seconds, price / own, configured=configured)
@@ -78,7 +82,7 @@ def update_cost(workload: Workload, tokens: int, cost: CostModel) -> tuple[float
     prompts: list[int] = []
     for prompt, group in enumerate(workload.groups):
         for completion in group.lengths:
-            lengths.append(Length(prompt, len(group.prompt_ids), len(lengths), completion))
+            lengths.append(Length(prompt, len(lengths), len(group.prompt_ids), completion))
             prompts.append(prompt)
     parts = sub_batches(lengths, range(len(lengths)), tokens, shared=True)
     total = 0.0

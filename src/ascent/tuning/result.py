@@ -191,24 +191,24 @@ class Result:
 
 def result(search: Search, workload: str, groupings: Sequence[Grouping] = (), notes: Sequence[str] = ()) -> Result:
     """What a search that has ended found. Raises ValueError for one in which nothing was measured."""
-    base, best = search.space.base, search.best()
+    base, best = search.space.base, search.known.best()
     if best is None:
         raise ValueError("nothing was measured")
-    if search.gain(best) <= 0.0 and search.whole(base):
+    if search.known.gain(best) <= 0.0 and search.known.whole(base):
         best = base
     near, nearly, beyond, left_out = _unknown(search, best)
     return Result(
         base=base,
         best=best,
         rows=tuple(
-            Row(point, math.expm1(search.gain(point)), _speed(search, point), not search.whole(point))
-            for point in search.measured()
+            Row(point, math.expm1(search.known.gain(point)), _speed(search, point), not search.known.whole(point))
+            for point in search.known.measured()
         ),
         near=near,
         nearly=nearly,
         beyond=beyond,
         left_out=(*search.space.left_out, *left_out),
-        failed=tuple((point, str(tried.why), tried.text) for point, tried in search.failed().items()),
+        failed=tuple((point, str(tried.why), tried.text) for point, tried in search.known.failed().items()),
         groupings=tuple(groupings),
         workload=workload,
         seconds=search.ledger.spent,
@@ -217,7 +217,7 @@ def result(search: Search, workload: str, groupings: Sequence[Grouping] = (), no
 
 
 def _speed(search: Search, point: Point) -> Speed | None:
-    found = [each for each in search.whole(point) if each.tokens_per_second]
+    found = [each for each in search.known.whole(point) if each.tokens_per_second]
     if not found:
         return None
     logs = [math.log(each.tokens_per_second or 0.0) for each in found]
@@ -234,8 +234,8 @@ def _unknown(search: Search, best: Point) -> tuple[tuple[Near, ...], int, int, l
     rest = [point for point in search.space.points if point not in tried]
     if not rest:
         return (), 0, 0, []
-    expected = search.expected(rest)
-    own = search.gain(best)
+    expected = search.known.expected(rest)
+    own = search.known.gain(best)
     gains, most = np.expm1(expected.mean - own), np.expm1(expected.at_most() - own)
     order = [int(place) for place in np.argsort(-most) if most[place] > 0]
     near = tuple(Near(rest[place], float(gains[place]), float(most[place])) for place in order[:_MOST_TOLD])

@@ -15,25 +15,23 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from ascent.errors import InputError
-from ascent.tuning.gains import Expected, Observation, expect
+from ascent.tuning.known import SHORT, WHOLE, Known, speed_of
 from ascent.tuning.ledger import Ledger, Tried
 from ascent.tuning.probe import Measured, TrialError
 from ascent.tuning.space import Point, Space
 
-SHORT, WHOLE = 0.25, 1.0
 REPEATS, _REPEATS_LEAST = 5, 2  # probes of each finalist
-_WORTH = 0.005  # log of speed: what is expected to gain less isn't tried
+_LEAST_SECONDS, _MOST = 2.0, 5  # probes are repeated until they took so long, or are so many
+_WORTH = 0.002  # log of speed: what is expected to gain less isn't tried
 _ETA = 3  # of the halving: one of so many comes to the next rung
 _FINALISTS = 2  # beside the configured settings
 _HOPELESS = 1.6  # times the best one's seconds
-_FAILED = -0.7  # taken for a gain that wasn't measured: half the speed
-_ERROR = {SHORT: 0.06, WHOLE: 0.03}  # of one probe, log of speed
 _END = 0.4  # of the budget, at most, that three probes of each finalist are kept for; else it is one
 _FAILURES = 4  # starts that fail before anything was measured
 _FIRST_GUESS = {True: 15.0, False: 60.0}  # eager: seconds of a start, until one was seen
@@ -64,7 +62,8 @@ class Step:
 
 @dataclass(slots=True)
 class Search:
-    """A search while it runs, and what came of it. `budget` is in seconds; `clock` tells seconds."""
+    """A search while it runs, and what came of it. `budget` is in seconds, of which `beside` are spent otherwise than
+    the ledger says; `clock` tells seconds."""
 
     space: Space
     engines: Engines
@@ -72,10 +71,14 @@ class Search:
     budget: float
     watch: Callable[[Step], None] = lambda step: None
     clock: Callable[[], float] = time.monotonic
+    beside: float = 0.0
     built: Point | None = None  # of the engine that stands
+    known: Known = field(init=False)
     out_of_budget: bool = False  # what could have been tried wasn't for want of seconds
-    _beside: float = 0.0  # seconds of the budget that aren't in the ledger
-    _beside: float = 0.0  # seconds of the budget that aren't in the ledger
+
+    def __post_init__(self) -> None:
+        """What the ledger has is known."""
+        self.known = Known(self.space, self.ledger)
 
     def run(self) -> None:
         """Search until the budget is spent or nothing is expected to gain. Raises InputError when the budget is too
@@ -83,58 +86,11 @@ class Search:
         base = self.space.base
         for share in (SHORT, WHOLE):
             self._measure(base, share)
-        if base in self.failed():
+        if base in self.known.failed():
             self._rescue()
         while (chosen := self._next()) is not None:
             self._measure(*chosen)
         self._finish()
-
-    def expected(self, points: Sequence[Point]) -> Expected:
-        """What the model says of whole generations with these settings, relative to the reference's."""
-        return expect(self.space.values, self._observations(), points)
-
-    def measured(self) -> list[Point]:
-        """The points with a speed, the fastest first: as far as they came, exact probes before others."""
-        points = dict.fromkeys(each.point for each in self.ledger.tried if each.tokens_per_second is not None)
-        return sorted(points, key=lambda point: -self.gain(point))
-
-    def failed(self) -> dict[Point, Tried]:
-        """Points whose engine failed, with the first failure."""
-        found: dict[Point, Tried] = {}
-        for each in self.ledger.tried:
-            if each.why is not None:
-                found.setdefault(each.point, each)
-        return found
-
-    def whole(self, point: Point) -> list[Tried]:
-        """Whole probes of a point, those in an engine of its own settings alone where there are any."""
-        found = [each for each in self.ledger.tried if each.point == point and each.share == WHOLE and _speed(each)]
-        return [each for each in found if each.exact] or found
-
-    def speed(self, point: Point) -> float | None:
-        """Tokens/s of whole generations (geometric mean); None where there was none."""
-        found = [_speed(each) for each in self.whole(point)]
-        return statistics.geometric_mean(found) if found else None
-
-    @property
-    def reference(self) -> Point:
-        """What gains are relative to: the configured settings, or the first that could be measured."""
-        points = [each.point for each in self.ledger.tried if each.share == WHOLE and _speed(each)]
-        return self.space.base if not points or self.space.base in points else points[0]
-
-    def gain(self, point: Point) -> float:
-        """The log of the measured speed over the reference's, on the highest rung that both have; -inf for none."""
-        for share in (WHOLE, SHORT):
-            own, other = self._speeds(point, share), self._speeds(self.reference, share)
-            if own and other:
-                return statistics.fmean(map(math.log, own)) - statistics.fmean(map(math.log, other))
-        return -math.inf
-
-    def best(self) -> Point | None:
-        """The fastest with a whole probe in an engine of just its settings, else the fastest with any."""
-        points = [point for point in self.measured() if self.whole(point)]
-        exact = [point for point in points if self.whole(point)[0].exact]
-        return next(iter(exact or points or self.measured()), None)
 
     def aside(self, point: Point, measure: Callable[[], Measured]) -> float | None:
         """Seconds of another generation with these settings, which isn't one of the search's; None where the budget
@@ -153,7 +109,7 @@ class Search:
         except TrialError:
             self.built = None
             return None
-        self._beside += self.clock() - begun
+        self.beside += self.clock() - begun
         return seconds
 
     # ---- what next ------------------------------------------------------------------------------------------------
@@ -161,19 +117,20 @@ class Search:
     def _next(self) -> tuple[Point, float] | None:
         """The next probe; None when the rest of the budget is for the end, or nothing is expected to gain."""
         left = self.budget - self._spent() - self._cost_of_end()
-        ranked = self.measured()
-        failed = self.failed()
+        ranked = self.known.measured()
+        failed = self.known.failed()
         promoted = ranked[: math.ceil(len(ranked) / _ETA)]
         for point in promoted:
-            if not self.whole(point) and point not in failed:
+            if not self.known.whole(point) and point not in failed:
                 if self._cost(point, WHOLE) <= left:
                     return point, WHOLE
                 self.out_of_budget = True
                 return None
-        fresh = [point for point in self.space.points if point not in set(ranked) and point not in failed]
+        known = {*ranked, *failed}
+        fresh = [point for point in self.space.points if point not in known]
         if not fresh:
             return None
-        improvement = self.expected(fresh).improvement(max(map(self.gain, ranked), default=0.0))
+        improvement = self.known.expected(fresh).improvement(max(map(self.known.gain, ranked), default=0.0))
         costs = np.array([self._cost(point, SHORT) for point in fresh])
         worth = np.where(improvement >= _WORTH, improvement / costs, 0.0)
         affordable = np.where(costs <= left, worth, 0.0)
@@ -202,7 +159,7 @@ class Search:
 
     def _cost_of_end(self) -> float:
         """Of an engine for the best settings with three probes, and of one for the configured ones where none was."""
-        best = self.best()
+        best = self.known.best()
         if best is None:
             return 0.0
         costs = [
@@ -223,7 +180,7 @@ class Search:
         """One probe, unless the ledger has it; whether it has a speed."""
         if not exact and any(each.point == point and each.share == share for each in self.ledger.tried):
             return True
-        if point in self.failed():
+        if point in self.known.failed():
             return False
         begun = self.clock()
         built = point if exact else self.space.built_for(point)
@@ -236,8 +193,10 @@ class Search:
                 start = self.clock() - begun
                 self.engines.probe(built, SHORT, self._left(begun))  # what is done once, at first, isn't counted
                 self.built = built
+            if self._really_left(begun) <= 0:
+                self._refuse_small_budget(begun)
             left = self._left(begun)
-            found = self.engines.probe(point, share, min(left, self._patience(share)))
+            found = self._probe(point, share, min(left, self._patience(share)))
         except TrialError as error:
             self.built = None
             cost = self.clock() - begun
@@ -245,35 +204,48 @@ class Search:
             return False
         cost, exact = self.clock() - begun, self.built == point
         if found.cut and found.seconds >= left:
-            self._refuse_small_budget(start or 0.0)
+            self._refuse_small_budget(begun)
             self.ledger.add(Tried(point, share, exact, cost, cut=True, start=start))
             return False
         speed = self._bound(share, found) if found.cut else found.tokens_per_second
         self.ledger.add(Tried(point, share, exact, cost, speed, found.seconds, found.cut, start))
         return True
 
+    def _probe(self, point: Point, share: float, until: float) -> Measured:
+        """One probe; of short ones several, and the median of them."""
+        found = [self.engines.probe(point, share, until)]
+        while not found[-1].cut and len(found) < _MOST and sum(each.seconds for each in found) < _LEAST_SECONDS:
+            found.append(self.engines.probe(point, share, until))
+        return sorted(found, key=lambda each: (each.cut, each.seconds))[len(found) // 2]
+
     def _bound(self, share: float, found: Measured) -> float:
         """Tokens/s that a probe which was broken off would have had at most."""
-        tokens = max(each.seconds * _speed(each) for each in self.ledger.tried if each.share == share and each.seconds)
+        tokens = max(
+            each.seconds * speed_of(each) for each in self.ledger.tried if each.share == share and each.seconds
+        )
         return tokens / found.seconds
 
-    def _refuse_small_budget(self, start: float) -> None:
+    def _refuse_small_budget(self, begun: float) -> None:
         """Raise InputError where the budget ends before any probe did."""
-        if self.measured():
+        if self.known.measured():
             return
+        spent = self._spent() + self.clock() - begun
         raise InputError(
-            f"--budget {self.budget:.0f}s is too small for one probe: the engine was ready after {start:.0f} s, and a "
-            f"quarter of a generation takes more than the {max(0.0, self.budget - start):.0f} s that were left",
+            f"--budget {self.budget:.0f}s is too small for one probe: after {spent:.0f} s, most of which the start "
+            "of an engine takes, a quarter of a generation was not done",
             f"Give some minutes, such as --budget {max(5, math.ceil(self.budget / 10))}m, or a smaller generation "
             "(trainer.per_device_train_batch_size, trainer.max_completion_length).",
         )
 
     def _left(self, begun: float) -> float:
         """Seconds of the budget, at least one: an engine that has begun is asked."""
-        return max(1.0, self.budget - self.ledger.spent - (self.clock() - begun))
+        return max(1.0, self._really_left(begun))
+
+    def _really_left(self, begun: float) -> float:
+        return self.budget - self._spent() - (self.clock() - begun)
 
     def _spent(self) -> float:
-        return self.ledger.spent + self._beside
+        return self.ledger.spent + self.beside
 
     def _patience(self, share: float) -> float:
         """After how many seconds a probe is hopeless."""
@@ -282,17 +254,18 @@ class Search:
 
     def _rescue(self) -> None:
         """The configured settings can't be measured: find some that can, as unlike those that failed as there are."""
-        while len(self.failed()) < _FAILURES and not self.measured():
-            failed = self.failed()
+        while len(self.known.failed()) < _FAILURES and not self.known.measured():
+            failed = self.known.failed()
             fresh = [point for point in self.space.points if point not in failed]
             if not fresh or self.budget - self._spent() < 0:
                 break
             self._measure(max(fresh, key=lambda point: min(len(point.changed(each)) for each in failed)), SHORT)
-        measured = self.measured()
+        measured = self.known.measured()
         if not measured:
-            first = next(iter(self.failed().values()))
+            failed = self.known.failed()
+            first = next(iter(failed.values()))
             raise InputError(
-                f"no engine could be measured, with {len(self.failed())} settings that have little in common. With the "
+                f"no engine could be measured, with {len(failed)} settings that have little in common. With the "
                 f"first ({first.point.told(self.space.base)}): {first.why}: {first.text}",
                 "Does `ascent generate MODEL` sample? `ascent doctor --run` looks at the machine.",
             )
@@ -300,8 +273,10 @@ class Search:
 
     def _finish(self) -> None:
         """Engines with just the settings of the best and of the configured, as long as the budget allows."""
-        ranked = [point for point in self.measured() if point not in self.failed() and point != self.space.base]
-        ranked.sort(key=lambda point: not self.whole(point))  # those that came so far first
+        ranked = [
+            point for point in self.known.measured() if point not in self.known.failed() and point != self.space.base
+        ]
+        ranked.sort(key=lambda point: not self.known.whole(point))  # those that came so far first
         finalists = [*ranked[:1], self.space.base, *ranked[1:_FINALISTS]]
         for count in range(len(finalists), 0, -1):
             for repeats in range(REPEATS, 0, -1):
@@ -317,33 +292,11 @@ class Search:
                     break
 
     def _exact_probes(self, point: Point) -> int:
-        return len([each for each in self.whole(point) if each.exact])
-
-    # ---- what is known --------------------------------------------------------------------------------------------
-
-    def _speeds(self, point: Point, share: float) -> list[float]:
-        if share == WHOLE:
-            return [_speed(each) for each in self.whole(point)]
-        return [
-            _speed(each) for each in self.ledger.tried if each.point == point and each.share == share and _speed(each)
-        ]
-
-    def _observations(self) -> list[Observation]:
-        """The highest rung of every point; a failure is taken for a low speed, so that its neighbours are avoided."""
-        found: list[Observation] = []
-        failed = self.failed()
-        for point in dict.fromkeys(each.point for each in self.ledger.tried):
-            gain = self.gain(point)
-            if gain == -math.inf:
-                found += [Observation(point, _FAILED, 0.3)] if point in failed else []
-                continue
-            share = WHOLE if self.whole(point) else SHORT
-            found.append(Observation(point, gain, _ERROR[share] / math.sqrt(len(self._speeds(point, share)))))
-        return found
+        return len([each for each in self.known.whole(point) if each.exact])
 
     def _tell(self, point: Point, share: float) -> None:
-        best = self.best()
-        speed = None if best is None else self.speed(best)
+        best = self.known.best()
+        speed = None if best is None else self.known.speed(best)
         settings = "" if best is None else best.told(self.space.base)
         much = "" if share == WHOLE else ", a quarter of the lengths"
         self.watch(Step(f"{point.told(self.space.base)}{much}", self._spent(), speed, settings))
@@ -357,8 +310,3 @@ def _within(point: Point, built: Point) -> bool:
         and point.max_num_seqs <= built.max_num_seqs
         and point.max_num_batched_tokens <= built.max_num_batched_tokens
     )
-
-
-def _speed(tried: Tried) -> float:
-    """Tokens/s, or 0 where there is none."""
-    return tried.tokens_per_second or 0.0
