@@ -281,6 +281,17 @@ def test_a_training_that_does_not_run(
 
 
 @pytest.mark.slow
+def test_a_real_step_with_vllm(tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path) -> None:
+    """Its loss has the sampler's log-probabilities in it."""
+    path = write_config(tmp_path / "c.yaml", tiny_policy(tied=False), task_file, max_completion_length=8)
+    settings, _ = config.load(path, ["rollout.engine=vllm", "memory.kv_cache_mb=16"])
+    found = bench_training(settings, steps=2, say=lambda text: None)
+    assert found.found.phases["sync"] > 0
+    assert 0 < found.found.bound < found.found.step
+    assert "trainer.seeded_sampling=false" in [change.words for change in found.changes]
+
+
+@pytest.mark.slow
 def test_a_saving_is_advised_tried_and_found_faster(
     tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:

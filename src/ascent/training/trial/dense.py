@@ -10,6 +10,7 @@ import torch
 
 from ascent import devices
 from ascent.training.trial.found import Dense
+from ascent.training.trial.worst_batch import stretched
 
 _TOKENS = 4096  # about so many in a pass: enough that a larger one is no faster a token
 _MOST_ROWS = 64
@@ -34,7 +35,9 @@ def _pass(trainer: Any, rows: int, prompt: int, completion: int) -> float:
     def ids(columns: int) -> torch.Tensor:
         return torch.randint(vocabulary, (rows, columns), device=device)
 
+    like = (trainer._buffered_inputs or [{}])[0]  # what else its loss needs: TRL's, of a generation
     batch = {
+        **{name: stretched(name, value, rows, prompt, completion) for name, value in like.items()},
         "prompt_ids": ids(prompt),
         "prompt_mask": torch.ones(rows, prompt, dtype=torch.long, device=device),
         "completion_ids": ids(completion),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Sequence
 
 from ascent.config import RunConfig
+from ascent.host.ending import end_at_once
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.launch import worker
 from ascent.training.trial.found import keep_refusal
@@ -33,4 +33,4 @@ def _be_ended_first() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_at_once(main())

@@ -60,7 +60,7 @@ def worst_batch(
     found = []
     for first in range(0, all_rows, rows):
         places = slice(first, first + rows)
-        batch: Rows = {name: _stretched(name, value, rows, prompt, completion) for name, value in like.items()}
+        batch: Rows = {name: stretched(name, value, rows, prompt, completion) for name, value in like.items()}
         batch["prompt_ids"], batch["completion_ids"] = prompt_ids[places], completion_ids[places]
         if PLACE in batch:
             batch[PLACE] = torch.arange(first, first + rows, device=device)
@@ -69,8 +69,9 @@ def worst_batch(
     return found
 
 
-def _stretched(name: str, value: Any, rows: int, prompt: int, completion: int) -> Any:
-    """A column of full length; what isn't a column of rows stays as it is."""
+def stretched(name: str, value: Any, rows: int, prompt: int, completion: int) -> Any:
+    """A column of a batch like that of `name`, for `rows` rows of full length; what isn't a column of rows, and ids,
+    stay as they are."""
     if not isinstance(value, torch.Tensor) or not value.ndim or name in _IDS:
         return value
     columns = prompt if name.startswith("prompt_") else completion
