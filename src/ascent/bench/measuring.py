@@ -116,17 +116,17 @@ def _near_the_bound(
     rows = min(stage.settings.max_num_seqs, len(lengths))
     length = max(2, round(sum(each * each for each in lengths) / sum(lengths)))
     steps: dict[int, float] = {}
-    prompt_token = 0.0
+    prompt_token: list[float] = []
     for at_once in _doubling(rows):
         probed = child.probe(_probe(conditions, _uniform(conditions.workload, at_once, length)), patience)
         assert probed.first_token is not None  # vLLM tells both of completions of two tokens
         assert probed.between_tokens is not None
         steps[at_once] = probed.between_tokens.median
         computed = probed.prompt_tokens * (1 - probed.stats.prefix_hit_rate)
-        prompt_token = max(0.0, probed.first_token.median - probed.between_tokens.median) / max(computed, 1.0)
+        prompt_token.append(max(0.0, probed.first_token.median - probed.between_tokens.median) / max(computed, 1.0))
     middle = sorted(repeats, key=lambda each: each.seconds)[(len(repeats) - 1) // 2]
     prompts = prompt_tokens(conditions.workload) * (1 - middle.prefix_hit_rate)
-    cost = StepCost(steps, prompt_token)
+    cost = StepCost(steps, min(prompt_token))  # a bound counts the cheapest
     least = bound(lengths, prompts, cost, rows)
     return OfTheBound(least, cost, prompts, least.seconds / middle.seconds)
 
