@@ -18,7 +18,8 @@ SOURCE = Path(ascent.__file__).parent
 # each room may import itself and the rooms after it in this order
 ORDER = (
     ("cli",),
-    ("selftest", "cluster", "bench", "tuning"),
+    ("selftest", "cluster", "bench"),
+    ("tuning",),
     ("training",),
     ("report",),
     ("algorithms", "rollout", "rewards", "tracking", "alarms"),

@@ -1,1 +1,1 @@
-"""What an engine does here: its speed, and whether an upgrade changed its outputs."""
+"""What sampling and training cost on this machine, and whether an upgrade changed it (docs/bench.md)."""

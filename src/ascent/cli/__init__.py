@@ -30,6 +30,7 @@ VERBS = (
     "cluster",
     "generate",
     "tune",
+    "bench",
     "evaluate",
     "tasks",
     "export",

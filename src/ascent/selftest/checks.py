@@ -15,7 +15,7 @@ from ascent.environment import display, preflight, smoke
 from ascent.errors import InputError
 from ascent.host.children import run_child
 from ascent.rollout.weights.verify.expected_differences import expected_difference
-from ascent.selftest import bad_step_check, packing_check, second_gradient_check, training_checks
+from ascent.selftest import bad_step_check, packing_check, rehearsal_check, second_gradient_check, training_checks
 from ascent.selftest.report import CheckResult, SelftestReport
 from ascent.selftest.training_checks import failed
 
@@ -55,6 +55,7 @@ def selftest(device: str, steps: int, tell: Tell = lambda result: None) -> Selft
             add(packing_check.packing(folder, on_cpu=on_cpu))
             add(bad_step_check.bad_step(folder, on_cpu=on_cpu))
             add(second_gradient_check.second_gradient(folder, on_cpu=on_cpu))
+            add(rehearsal_check.rehearsal(folder, on_cpu=on_cpu))
     shown = [finding for finding in checked.findings if finding.level in ("error", "warning")]
     return SelftestReport(
         __version__, device, display.machine(checked.environment), display.findings(shown), tuple(results)

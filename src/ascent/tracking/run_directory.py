@@ -69,9 +69,14 @@ class RunDirectory:
         return self.path / "trackers.json"
 
     @property
+    def trial(self) -> Path:
+        """What is tried in this folder, where no whole training is made in it (`training.trial`)."""
+        return self.path / "trial.json"
+
+    @property
     def settings(self) -> tuple[Path, ...]:
         """What is written before a run has anything to show."""
-        return self.config, self.environment, self.origin, self.tasks
+        return self.config, self.environment, self.origin, self.tasks, self.trial
 
     @property
     def metrics(self) -> Path:

@@ -17,6 +17,7 @@ from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
+from ascent.memory.plan import Plan
 from ascent.models.folder import load_tokenizer, longest_context, model_folder
 from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
@@ -58,6 +59,22 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run before its first step: the model is loaded, the engine runs. `checkpoint` is what it goes on from, `plan`
+    that of its memory, where there is one; `say` takes a sentence to the user."""
+
+    config: RunConfig
+    trainer: GRPOTrainer
+    tasks: RunTasks
+    judge: CodeReward
+    recorder: RunRecorder
+    alarms: LiveAlarms | None
+    checkpoint: Path | None
+    plan: Plan | None
+    say: Say
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """What became of a run. `after` is None when it was stopped before its end."""
 
@@ -79,6 +96,16 @@ def train(
     With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Raises
     InputError for what the user can mend.
     """
+    with prepared(config, run, resume=resume, notes=notes) as ready:
+        return _train(ready)
+
+
+@contextlib.contextmanager
+def prepared(
+    config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: Sequence[str] = ()
+) -> Iterator[Prepared]:
+    """Everything of a run but its steps, which are made inside. What ends them there is told as of a run: memory that
+    ran out, an engine that can't go on, numbers that aren't finite. Raises InputError for what the user can mend."""
     args = _arguments(config, run)
     say = _speaker(args)
     for note in notes:
@@ -122,7 +149,7 @@ def train(
             stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, made, lambda: (trainer.state.global_step + 1, trainer.phase)):
-                return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
+                yield Prepared(config, trainer, tasks, judge, recorder, alarms, checkpoint, made, say)
         except NotFiniteError as error:
             raise _stopped_by_numbers(run, error) from error
         except Exception as error:
@@ -131,19 +158,12 @@ def train(
             raise _stopped_by_engine(trainer, run, error) from error
 
 
-def _train(
-    trainer: GRPOTrainer,
-    config: RunConfig,
-    tasks: RunTasks,
-    judge: CodeReward,
-    recorder: RunRecorder,
-    alarms: LiveAlarms | None,
-    checkpoint: Path | None,
-    say: Say,
-) -> RunResult:
+def _train(ready: Prepared) -> RunResult:
+    trainer, config, recorder = ready.trainer, ready.config, ready.recorder
+    checkpoint, say = ready.checkpoint, ready.say
     beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
     guard_trackers(trainer, named(trainer.args.report_to), beside)
-    held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
+    held_out = HeldOut(trainer, ready.judge, ready.tasks.held_out, config.tracking, say)
     trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process
     if checkpoint is None:
@@ -154,9 +174,9 @@ def _train(
         before = saved_before(recorder.run)
     stop = StopAtStepEnd(trainer.agreement.ranks)
     trainer.add_callback(stop)
-    with stop.listening(), _progress(trainer, recorder):
-        if alarms is not None:
-            alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
+    with stop.listening(), showing_progress(trainer, recorder):
+        if ready.alarms is not None:
+            ready.alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
         why, command = f" ({stop.why})" if stop.why else "", f"ascent train --resume {recorder.run.path}"
@@ -343,7 +363,8 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Say) -> RunTasks:
 
 
 @contextlib.contextmanager
-def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
+def showing_progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
+    """A line for each step, and on a terminal a bar; on the main process."""
     if not trainer.accelerator.is_main_process:
         yield
         return

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ascent.rollout.engines.token_times import TokenTimes, latency
 from ascent.tuning.probe import Group, Limits, Measured, Probe, probe_from_json
 from ascent.types import RolloutRequest
 
@@ -65,6 +66,7 @@ class _Child:
     def __init__(self) -> None:
         self._engine: ColocatedEngine | None = None
         self._built = Limits(0, 0)
+        self._token_times = TokenTimes()
 
     def look(self, request: dict[str, Any]) -> dict[str, Any]:
         """vLLM's platform, its devices, and the memory of one."""
@@ -85,7 +87,7 @@ class _Child:
 
         begun = time.monotonic()
         settings = EngineSettings(**request["settings"])
-        self._engine = ColocatedEngine(settings)
+        self._engine = ColocatedEngine(settings, token_times=self._token_times)
         self._built = Limits(settings.max_num_seqs, max(settings.max_num_batched_tokens, settings.max_model_len))
         return {"seconds": time.monotonic() - begun}
 
@@ -100,7 +102,10 @@ class _Child:
             max_num_batched_tokens=limits.max_num_batched_tokens,
         )
         self._engine.forget_prompts()
-        return asdict(measure(self._engine, probe))
+        self._token_times.take()  # of what was before
+        found = measure(self._engine, probe)
+        first, between = self._token_times.take()
+        return asdict(replace(found, first_token=latency(first), between_tokens=latency(between)))
 
 
 def measure(engine: ColocatedEngine, probe: Probe) -> Measured:

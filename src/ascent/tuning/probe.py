@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ascent.memory.cards import Card, Kind
+from ascent.rollout.engines.token_times import Latency
 from ascent.types import EngineStats, Sampling
 
 # refused: vLLM or the machine doesn't allow the settings; crash: the process ended; hang: no answer in time
@@ -53,7 +54,8 @@ class Probe:
 class Measured:
     """What a probe gave. `tokens` are those of completions; with `cut` it was broken off, and what was sampled until
     then counts. `lengths` are in the order of the groups; `steps` are (sequences that ran, seconds). Bytes are those of
-    memory: the most that the probe took, the engine included, and all that there is."""
+    memory: the most that the probe took, the engine included, and all that there is. Seconds of `first_token` are since
+    a completion's submission, those of `between_tokens` of a step; None where there were none."""
 
     seconds: float
     sequences: int
@@ -66,6 +68,8 @@ class Measured:
     peak_bytes: int = 0
     total_bytes: int = 0
     power_watts: float | None = None
+    first_token: Latency | None = None
+    between_tokens: Latency | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -130,6 +134,7 @@ def measured_from_json(line: Mapping[str, Any]) -> Measured:
     known["lengths"] = tuple(tuple(each) for each in line.get("lengths", ()))
     known["steps"] = tuple((int(running), float(seconds)) for running, seconds in line.get("steps", ()))
     known["stats"] = EngineStats(**line.get("stats", {}))
+    known |= {name: Latency(**line[name]) for name in ("first_token", "between_tokens") if line.get(name)}
     return Measured(**known)
 
 

@@ -24,6 +24,7 @@ from ascent.rollout.engine import (
 from ascent.rollout.engines.counter import EngineCounter
 from ascent.rollout.engines.scoring import TokenScores, score_in_process
 from ascent.rollout.engines.threads import computing_threads
+from ascent.rollout.engines.token_times import TokenTimes
 from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
@@ -54,8 +55,10 @@ class ColocatedEngine:
 
     place = EnginePlace.TRAINERS_PROCESS
 
-    def __init__(self, settings: EngineSettings, weights: WeightLoader | None = None) -> None:
-        """Load the model; `weights` says how new ones reach it.
+    def __init__(
+        self, settings: EngineSettings, weights: WeightLoader | None = None, token_times: TokenTimes | None = None
+    ) -> None:
+        """Load the model; `weights` says how new ones reach it. `token_times` is filled while the engine samples.
 
         Raises InputError when the machine or the settings don't allow it.
         """
@@ -68,7 +71,7 @@ class ColocatedEngine:
         self._tolerance = CanaryTolerance(settings.dtype)
         self._sequence = 0
         self._asleep = False
-        self._engine = _start(settings, self._counter)
+        self._engine = _start(settings, self._counter, token_times)
 
     @classmethod
     def for_trainer(cls, needs: EngineNeeds) -> ColocatedEngine:
@@ -247,7 +250,7 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 
 
-def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
+def _start(settings: EngineSettings, counter: EngineCounter, token_times: TokenTimes | None) -> Any:
     if engine_kind() == "cpu":
         check_cpu_engine()
     check_speculation(settings.speculative)
@@ -267,7 +270,7 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
             use_tqdm_on_load=False,
         )
         try:
-            return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])
+            return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter, token_times)])
         except (ValueError, NotImplementedError) as error:
             mend = "memory.kv_cache_mb or memory.engine_share say what it may take." if "memory" in str(error) else ""
             raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}", mend) from error
@@ -283,8 +286,8 @@ def _check_sleep() -> None:
         )
 
 
-def _gauges(counter: EngineCounter) -> Any:
-    """A vLLM stat logger that writes into `counter`."""
+def _gauges(counter: EngineCounter, token_times: TokenTimes | None) -> Any:
+    """A vLLM stat logger that writes into `counter`, and into `token_times` where they are asked for."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Gauges(StatLoggerBase):
@@ -299,6 +302,10 @@ def _gauges(counter: EngineCounter) -> Any:
                 counter.prefix_hits += scheduler_stats.prefix_cache_stats.hits
             if iteration_stats is not None:
                 counter.preemptions += iteration_stats.num_preempted_reqs
+                if token_times is not None:
+                    token_times.add(
+                        iteration_stats.time_to_first_tokens_iter, iteration_stats.inter_token_latencies_iter
+                    )
 
         def log_engine_initialized(self) -> None: ...
 

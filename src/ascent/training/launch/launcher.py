@@ -8,6 +8,7 @@ this process is gone, however it went, and they with it.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,8 @@ WORKER = "ascent.training.launch.worker"
 
 
 def launch(run: Path, processes: int, *, resume: bool, debug: bool, worker: str = WORKER) -> int:
-    """Train with `processes` processes of the module `worker`; returns the exit code.
+    """Train with `processes` processes of the module `worker`, a single one without torch's launcher; returns the exit
+    code.
 
     None of them outlives this process. Raises InputError when there are fewer devices.
     """
@@ -39,7 +41,9 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, worker: str 
             + (f" ({limited})" if limited else ""),
             f"Lower it, or make more visible with {devices.VISIBLE_VARIABLES[devices.kind()]}.",
         )
-    command = [sys.executable, "-m", "ascent.training.launch.elastic", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "ascent.training.launch.elastic", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", worker, str(run), *["--resume"] * resume, *["--debug"] * debug]
     RunDirectory(run).remove_failures()
     threads = max(1, usable_cores() // processes)
@@ -62,4 +66,6 @@ def _wait(child: subprocess.Popen[bytes], stop_file: Path) -> int:
         child.stdin.close()
     if code == 0:
         return int(stopped_mark(stop_file).exists())
+    if code < 0:
+        print(f"error: the process was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
     return 2

@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ascent import config
@@ -19,15 +19,29 @@ from ascent.host.ending import end_at_once
 from ascent.host.keeper import end_with_standard_input
 from ascent.host.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
+from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.trackers import places
 from ascent.tracking.trackers.names import check_installed, named
 from ascent.training.launch.stop_file import stop_file, stopped_mark
 from ascent.training.launch.terminal import outlive_terminal
 from ascent.training.records.out_of_memory import OutOfMemoryError
 
+# (configuration, run directory, whether it is resumed, sentences for the user) -> whether it was stopped before its end
+Do = Callable[[config.RunConfig, RunDirectory, bool, Sequence[str]], bool]
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train in a run directory that has its configuration."""
+
+def tell(run: Path, error: InputError) -> None:
+    """Say on standard error what the user can mend."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    do: Do | None = None,
+    refused: Callable[[Path, InputError], None] = tell,
+) -> int:
+    """Train in a run directory that has its configuration, or do something else there. `refused` is told of what the
+    user can mend."""
     parser = argparse.ArgumentParser(prog="ascent.training.launch.worker")
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
@@ -36,19 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if stop_file() is not None:
         end_with_standard_input()
     try:
-        return work(args.run, resume=args.resume, debug=args.debug)
+        return work(args.run, resume=args.resume, debug=args.debug, do=do)
     except InputError as error:
         if args.debug:
             raise
         if _rank() == 0 or isinstance(error, OutOfMemoryError):  # of other errors the others say the same
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            refused(args.run, error)
         return 2
     except Exception:  # noqa: BLE001 - `work` has printed and kept it
         return 3
 
 
-def work(path: Path, *, resume: bool, debug: bool) -> int:
-    """Train in this process; 0 when the run came to its end, 1 when it was stopped.
+def work(path: Path, *, resume: bool, debug: bool, do: Do | None = None) -> int:
+    """Train in this process, or do what `do` does; 0 when the run came to its end, 1 when it was stopped.
 
     An unexpected exception is printed, kept in the run directory, and raised.
     """
@@ -64,9 +78,7 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
         trackers = named(settings.trainer.get("report_to", "none"))
         check_installed(trackers)
         notes = places.prepare(run, trackers)  # before their packages are imported
-        from ascent.training.run import train
-
-        stopped = train(settings, run, resume=resume, notes=notes).stopped
+        stopped = (do or _train)(settings, run, resume, notes)
         _leave_the_group()
     except InputError:
         raise
@@ -80,6 +92,12 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
     if stopped:  # the launcher takes any exit code but 0 for a failure, and would kill the other processes
         stopped_mark(launcher).touch()
     return 0
+
+
+def _train(settings: config.RunConfig, run: RunDirectory, resume: bool, notes: Sequence[str]) -> bool:
+    from ascent.training.run import train
+
+    return train(settings, run, resume=resume, notes=notes).stopped
 
 
 def _leave_the_group() -> None:
