@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -293,9 +294,13 @@ def test_a_real_step_with_vllm(tiny_policy: Callable[..., Path], task_file: Path
 
 @pytest.mark.slow
 def test_a_saving_is_advised_tried_and_found_faster(
-    tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+    tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts of 130 tokens for completions of 4, computed anew for each of 64 completions."""
+    """Prompts of 130 tokens for completions of 4, computed anew for each of 64 completions. Rewards cost nothing."""
+    (tmp_path / "length_reward.py").write_text(
+        "def length(completions, **_):\n    return [len(c) for c in completions]\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     given = {"max_completion_length": 4, "per_device_train_batch_size": 64, "num_generations": 32}
     off = {
         "shared_prompt": "off",
@@ -304,7 +309,8 @@ def test_a_saving_is_advised_tried_and_found_faster(
         "max_tokens_per_batch": None,
     }
     settings, _ = config.load(
-        write_config(tmp_path / "c.yaml", tiny_policy(), task_file, **given, **off), ["sandbox.slots=2"]
+        write_config(tmp_path / "c.yaml", tiny_policy(), task_file, **given, **off),
+        ["reward.functions=[length_reward:length]"],
     )
     found = bench_training(settings, steps=4, apply=True, say=lambda text: None)
     assert found.applied is not None
