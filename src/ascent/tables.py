@@ -38,7 +38,8 @@ ALGORITHMS = {
 REWARDS = {
     "code": "ascent.rewards.code:CodeReward",
 }
-# ascent train --launcher: functions (run directory, processes, *, resume, debug) -> exit code
+# ascent train --launcher: functions (run directory, processes, *, resume, debug, worker) -> exit code; `worker` is the
+# module that the processes run, by default that of a training
 LAUNCHERS = {
     "local": "ascent.training.launch.launcher:launch",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,11 +293,18 @@ def test_a_real_step_with_vllm(tiny_policy: Callable[..., Path], task_file: Path
 
 
 @pytest.mark.slow
-def test_a_saving_is_advised_tried_and_found_faster(
-    tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+def test_a_saving_is_advised_and_tried_in_turns(
+    tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts of 130 tokens for completions of 4, computed anew for each of 64 completions."""
-    given = {"max_completion_length": 4, "per_device_train_batch_size": 64, "num_generations": 32}
+    """Prompts of 130 tokens for completions of 4, computed anew for each of 64 completions. Rewards cost nothing.
+
+    How much faster it is, is not asserted: that is a measurement of a machine.
+    """
+    (tmp_path / "length_reward.py").write_text(
+        "def length(completions, **_):\n    return [len(c) for c in completions]\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    given = {"max_completion_length": 4, "per_device_train_batch_size": 64, "num_generations": 32, "max_steps": 9}
     off = {
         "shared_prompt": "off",
         "reuse_equal_rows": False,
@@ -304,10 +312,13 @@ def test_a_saving_is_advised_tried_and_found_faster(
         "max_tokens_per_batch": None,
     }
     settings, _ = config.load(
-        write_config(tmp_path / "c.yaml", tiny_policy(), task_file, **given, **off), ["sandbox.slots=2"]
+        write_config(tmp_path / "c.yaml", tiny_policy(), task_file, **given, **off),
+        ["reward.functions=[length_reward:length]"],
     )
     found = bench_training(settings, steps=4, apply=True, say=lambda text: None)
     assert found.applied is not None
     assert "trainer.shared_prompt=auto" in found.applied.change.words
-    assert found.applied.verdict == "faster"
-    assert found.fragment["trainer"]["shared_prompt"] == "auto"
+    assert found.applied.faster is not None
+    assert found.applied.faster.rounds == 8, "two turns of four steps"
+    assert len(found.applied.before) == len(found.applied.after) == 2
+    assert bool(found.fragment) == (found.applied.verdict == "faster")

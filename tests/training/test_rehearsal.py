@@ -155,6 +155,12 @@ def test_no_group_with_signal() -> None:
     assert not critical(tried(LINES, rows(2, signal=False))), "two groups say little"
 
 
+def test_a_path_that_keeps_no_completions() -> None:
+    (found,) = judged(tried(LINES, []))
+    assert found.level == "info"
+    assert "trainer.plain" in found.what
+
+
 def test_everything_cut_off() -> None:
     cut = rows(8, finish_reason="length", completion_ids=[1] * 64)
     assert "100% of the completions are cut off at 64" in critical(tried(LINES, cut))

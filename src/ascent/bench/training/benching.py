@@ -73,7 +73,7 @@ def _refuse_unfinished(tried: Tried, run: RunDirectory) -> None:
         raise InputError(tried.found.out_of_memory)
     if tried.killed:
         raise InputError("the host's memory ran out, and the kernel ended the training")
-    if tried.code == 1:
-        raise InputError("stopped before it was measured")
+    if tried.code == 1:  # the signal was the launcher's: what else was to be measured is not wanted either
+        raise KeyboardInterrupt
     if tried.failed:
         raise why_it_failed(tried, run, "the training")

@@ -39,7 +39,7 @@ def concerns(
     found = [
         *_of_ending(tried, ended),
         *_of_memory(tried),
-        *_of_signal(signal, facts),
+        *_of_signal(signal, facts, len(tried.lines)),
         *(_of_lengths(lengths, facts) if lengths is not None else ()),
         *(_of_times(times, facts) if times is not None else ()),
         *_of_alarms(tried, facts),
@@ -61,9 +61,11 @@ def _of_memory(tried: Tried) -> Iterator[Concern]:
         what, *rest = tried.found.out_of_memory.split("\n")
         yield Concern("critical", what, tuple(line.strip().removeprefix("- ") for line in rest if line.strip()))
     elif worst is not None and worst.state == "out of memory":
-        yield Concern("critical", f"the worst batch ({_batch(worst)}) doesn't fit: {worst.why}", mends)
+        why = "; ".join(line.strip() for line in worst.why.split("\n"))
+        yield Concern("critical", f"the worst batch ({_batch(worst)}) doesn't fit: {why}", mends)
     elif tried.killed:
-        doing = f"with the worst batch ({_batch(worst)})" if worst is not None else "in a step of the run"
+        tries = worst is not None and worst.state == "trying"
+        doing = f"with the worst batch ({_batch(worst)})" if worst and tries else "in a step of the run"
         yield Concern("critical", f"the host's memory ran out {doing}: the kernel ended the process", mends)
     elif worst is not None and worst.state == "done" and worst.in_use > _TIGHT * worst.usable:
         yield Concern(
@@ -77,8 +79,10 @@ def _batch(worst: Worst) -> str:
     return f"{worst.rows} sequences of {worst.prompt} + {worst.completion} tokens"
 
 
-def _of_signal(signal: Signal, facts: RunFacts) -> Iterator[Concern]:
+def _of_signal(signal: Signal, facts: RunFacts, steps: int) -> Iterator[Concern]:
     if not signal.groups:
+        if steps:
+            yield Concern("info", "completions of TRL's own path (trainer.plain) aren't kept: signal isn't known", ())
         return
     if signal.unscored == signal.completions:
         yield Concern("critical", "no completion was scored", advice("unjudged", {}, facts))
