@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ascent.selftest.children import run_child
+from ascent.host.children import run_child
 from ascent.selftest.report import CheckResult
 from ascent.selftest.training_checks import failed, write_config
 from ascent.training.rehearsal.rehearsing import FILE
