@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascent.errors import InputError
+from ascent.tracking import attempts
 from ascent.tracking.packed_files import counting
 from ascent.types import Logps, TokenIds
 

@@ -1,0 +1,14 @@
+"""How long what runs on a node may go on without its driver, and how long the driver waits for a node.
+
+The driver asks every agent how it is once a second; each question renews the agent's lease. A node that is cut off ends
+its processes by itself when the lease runs out, so when the driver gives it up for lost nothing of it computes any more.
+What may still be there writes nothing (`ascent.tracking.attempts`).
+"""
+
+from __future__ import annotations
+
+BEAT = 1.0  # seconds between two questions
+LEASE = 12.0  # seconds after the last question for which an agent's processes may run
+_ENDING = 6.0  # in which the keeper has ended them: it asks, and kills 5 seconds later
+LOST = LEASE + _ENDING  # seconds without an answer after which a node is given up
+COMING = 90.0  # seconds that an agent may take to come, once there is room for it

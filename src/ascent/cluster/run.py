@@ -1,0 +1,196 @@
+"""One training over the nodes of a cluster, from its start to its end: the driver, in the process of `ascent train`.
+
+It places ranks and servers, starts them through agents, and looks after them. Where a training node is lost the others
+are stopped, another place is found, and the run goes on from its last checkpoint; where a server's node is lost the
+training goes on with the other servers meanwhile.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ascent import config
+from ascent.cluster.connection import Cluster, connected
+from ascent.cluster.held import Held, NodeLostError, give_back
+from ascent.cluster.layout import Layout, Wanted, lay_out, lay_out_after_loss, wanted
+from ascent.cluster.logs import Shown
+from ascent.cluster.placement import Placement
+from ascent.cluster.ports import port_range
+from ascent.cluster.ranks import JOB, Attempt, job_of, same_batch, shared_folder_proof
+from ascent.cluster.serving import Servers, servers_of_run
+from ascent.config import RunConfig
+from ascent.errors import InputError
+from ascent.tracking import attempts
+from ascent.tracking.run_directory import RunDirectory
+from ascent.training.launch.restarts import PORT_TAKEN, Ended, Outcome, outcome_of, train_to_the_end
+from ascent.training.launch.stop_signals import listening
+
+_LOOK = 0.3  # seconds between two looks at everything
+_HEAD_GONE = 10.0  # seconds without an answer of the head that end the run
+_OTHERS = 8.0  # seconds in which the cause of a failure may show elsewhere: a lost node fails the ranks of others first
+_GRACE = 60.0  # seconds for the other nodes' processes to end after the first has
+
+
+def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: int | None = None) -> int:
+    """Train with `processes` ranks on the cluster that the run's configuration names; the exit code of `ascent`.
+
+    `restarts`: at most so many, instead of `cluster.max_restarts`. Raises InputError where it can't be placed.
+    """
+    settings, _ = config.load(RunDirectory(run).config)
+    most = settings.cluster.max_restarts if restarts is None else restarts
+    with connected(settings.cluster) as cluster, ExitStack() as stack:
+        driver = Driver(cluster, settings, RunDirectory(run), processes, debug=debug)
+        stack.enter_context(listening(driver.ask_to_stop, driver.insist))
+        stack.callback(driver.close)
+        return train_to_the_end(
+            driver.run, driver.train_once, resume=resume, most=most, sleep=driver.pause
+        )
+
+
+class Driver:
+    """Holds a run's places on a cluster. `train_once` makes one attempt; `close` gives everything back."""
+
+    def __init__(
+        self, cluster: Cluster, settings: RunConfig, run: RunDirectory, processes: int, *, debug: bool
+    ) -> None:
+        self.run = run
+        self._cluster, self._settings, self._debug = cluster, settings, debug
+        self._wanted = wanted(settings, processes)
+        self._ports = port_range(settings.cluster.ports)
+        self._placement = Placement(cluster, settings.cluster, self.pause)
+        self._shown = Shown()
+        self._training: list[Held] = []
+        self._servers: Servers | None = None
+        self._layout: Layout | None = None
+        self._stop = self._insists = False
+        self._head_answered = self._looked_at = 0.0
+        self._alive: set[str] = set()
+        self._resumes = False
+
+    def ask_to_stop(self) -> None:
+        """Stop after the step, with a checkpoint."""
+        self._stop = True
+
+    def insist(self) -> None:
+        """Stop now."""
+        self._insists = True
+
+    def close(self) -> None:
+        """End everything, and give the places back."""
+        give_back(self._training)
+        self._training = []
+        if self._servers is not None:
+            self._servers.close()
+
+    def train_once(self, resume: bool, why: str) -> Outcome:
+        """Place the training, start it, and see it to its end."""
+        try:
+            if self._stop:
+                return Outcome(Ended.STOPPED)
+            layout = self._place()
+            self._check_shared()
+            if self._servers is not None:
+                self._servers.wait_until_ready(self.pause)
+            nodes = [held.node.address for held in self._training]
+            number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
+            self._tell(layout, number)
+            environment = {} if self._servers is None else self._servers.variables()
+            overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)
+            return self._see_to_the_end(
+                Attempt(number, self.run, resume, self._debug, overrides, environment), port_taken=set()
+            )
+        except NodeLostError as error:
+            return Outcome(Ended.LOST, str(error))
+        except _StoppedError:
+            return Outcome(Ended.STOPPED, "stopped at once" if self._insists else "")
+        finally:
+            self._placement.without |= {held.node.id for held in self._training if held.lost is not None}
+            give_back(self._training)
+            self._training = []
+
+    def pause(self, seconds: float) -> None:
+        """Wait, and look after everything meanwhile. Raises _StoppedError when the user insists, or wants to stop while
+        nothing is trained, and InputError when the head of the cluster is gone."""
+        until = time.monotonic() + seconds
+        while True:
+            self._look()
+            if self._insists or (self._stop and not self._training):
+                raise _StoppedError
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _LOOK))
+
+    # ---- placing --------------------------------------------------------------------------------------------------
+
+    def _place(self) -> Layout:
+        """Hold places for all at the first time, for the training alone later on."""
+        if self._layout is None:
+            layout, held = self._placement.hold(
+                partial(lay_out, wanted=self._wanted), lambda made: (*made.training, *made.replicas)
+            )
+            self._training = held[: len(layout.training)]
+            if layout.replicas:
+                self._servers = servers_of_run(
+                    self._settings, self.run, layout, held[len(layout.training) :], self._placement, self._shown
+                )
+        else:
+            again: Wanted = replace(self._wanted, nodes=len(self._layout.training), replicas=0, judges=False)
+            layout, self._training = self._placement.hold(
+                partial(lay_out_after_loss, wanted=again), lambda made: made.training
+            )
+        self._layout = self._layout or layout
+        return layout
+
+    def _check_shared(self) -> None:
+        """Refuse a run directory that isn't the same folder on all nodes."""
+        token = secrets.token_hex(8)
+        proof = shared_folder_proof(self.run.path.absolute(), token)
+        try:
+            blind = [held.node for held in self._training if not held.call("sees", str(proof), token)]
+        finally:
+            proof.unlink()
+        if blind:
+            raise InputError(
+                f"node {', '.join(map(str, blind))}: the run directory {self.run.path.absolute()} isn't there, or is "
+                "another folder",
+                "Give tracking.folder a folder that all machines share, such as one on NFS.",
+            )
+
+    def _tell(self, layout: Layout, number: int) -> None:
+        nodes = ", ".join(f"{place.node} ({place.ranks})" for place in layout.training)
+        print(f"attempt {number}: {layout.ranks} ranks on {nodes}", file=sys.stderr, flush=True)
+        if layout.ranks < self._wanted.ranks:
+            more = self._wanted.ranks / layout.ranks
+            print(f"note: fewer nodes than at first; {more:g} times as many passes make the same batch", file=sys.stderr)
+
+    # ---- looking after --------------------------------------------------------------------------------------------
+
+    def _see_to_the_end(self, attempt: Attempt, port_taken: set[int]) -> Outcome:
+        """Start the ranks of all nodes, and wait for their end."""
+        first = self._training[0]
+        port = first.call("free_port", self._ports.start, self._ports.stop - 1, frozenset(port_taken))
+        for node_rank, held in enumerate(self._training):
+            assert not isinstance(held.place, type(None))
+            held.start(job_of(held.place, node_rank, len(self._training), attempt, first.node.address, port))
+        asked = False
+        while True:
+            self.pause(_LOOK)
+            if self._stop and not asked:
+                asked = True
+                for held in self._training:
+                    held.call("ask_to_stop", JOB)
+            self._refuse_lost(self._training)
+            codes = [held.jobs[JOB].code for held in self._training if JOB in held.jobs]
+            bad = [code for code in codes if code]
+            if bad:
+                return self._failed(attempt, port, port_taken)
+            if len(codes) == len(self._training) and all(code == 0 for code in codes):
+                return outcome_of(0, stopped=any(held.jobs[JOB].stopped for held in self._training))
