@@ -39,9 +39,10 @@ ALGORITHMS = {
 REWARDS = {
     "code": "ascent.rewards.code:CodeReward",
 }
-# ascent train --launcher: functions (run directory, processes, *, resume, debug) -> exit code
+# ascent train --launcher: functions (run directory, processes, *, resume, debug, restarts) -> exit code
 LAUNCHERS = {
     "local": "ascent.training.launch.launcher:launch",
+    "ray": "ascent.cluster.run:launch",
 }
 
 

@@ -141,5 +141,7 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"its agent doesn't answer within {_CALL:g} s"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.lower().startswith(("class_name", "actor_id", "pid:", "namespace", "ip:"))]
+    told = [
+        line for line in lines if not line.lower().startswith(("class_name", "actor_id", "pid:", "namespace", "ip:"))
+    ]
     return "its agent is gone: " + " ".join(told)[:400]

@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from ascent.cluster.connection import Cluster
 from ascent.cluster.held import Held, give_back
 from ascent.cluster.layout import DoesNotFitError, Layout, ReplicaPlace, TrainingPlace
 from ascent.cluster.logs import Shown
+from ascent.cluster.membership import Membership
 from ascent.cluster.nodes import Node
 from ascent.config.sections import ClusterSection
 from ascent.errors import InputError
@@ -21,14 +21,14 @@ _LOOK = 0.5
 class Placement:
     """Finds room in a cluster for a run. `without`: ids of the nodes that were lost."""
 
-    def __init__(self, cluster: Cluster, section: ClusterSection, pause: Callable[[float], None]) -> None:
+    def __init__(self, members: Membership, section: ClusterSection, pause: Callable[[float], None]) -> None:
         """`pause` waits so many seconds; whatever else must go on meanwhile, it does. It may raise, to end the wait."""
-        self._cluster, self._section, self._pause = cluster, section, pause
+        self._members, self._section, self._pause = members, section, pause
         self.without: set[str] = set()
 
-    def free(self) -> list[Node]:
+    def room(self) -> list[Node]:
         """The nodes with room, as far as they aren't lost."""
-        return [node for node in self._cluster.free() if node.id not in self.without]
+        return [node for node in self._members.free() if node.id not in self.without]
 
     def hold(
         self,
@@ -43,7 +43,7 @@ class Placement:
         told_at = -_TELL
         while True:
             try:
-                layout = lay_out(self.free())
+                layout = lay_out(self.room())
                 return layout, self._hold(layout, places(layout))
             except _NotComeError as error:
                 missing, mend = str(error), "Look at that node: ray status, and its Ray's logs."
@@ -65,7 +65,7 @@ class Placement:
         try:
             while not all(one.came for one in held):
                 self._pause(_LOOK)
-                alive = {node.id for node in self._cluster.nodes()}
+                alive = self._members.alive()
                 for one in held:
                     one.look(shown, alive)
                     if one.lost is not None:

@@ -19,23 +19,22 @@ from pathlib import Path
 from ascent import config
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.held import Held, NodeLostError, give_back
-from ascent.cluster.layout import Layout, Wanted, lay_out, lay_out_after_loss, wanted
+from ascent.cluster.layout import Layout, TrainingPlace, lay_out, lay_out_after_loss, wanted
 from ascent.cluster.logs import Shown
+from ascent.cluster.membership import HeadGoneError, Membership
 from ascent.cluster.placement import Placement
 from ascent.cluster.ports import port_range
 from ascent.cluster.ranks import JOB, Attempt, job_of, same_batch, shared_folder_proof
-from ascent.cluster.serving import Servers, servers_of_run
+from ascent.cluster.serving import Servers
 from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.tracking import attempts
 from ascent.tracking.run_directory import RunDirectory
-from ascent.training.launch.restarts import PORT_TAKEN, Ended, Outcome, outcome_of, train_to_the_end
+from ascent.training.launch.restarts import PORT_TAKEN, REFUSED, Ended, Outcome, outcome_of, train_to_the_end
 from ascent.training.launch.stop_signals import listening
 
 _LOOK = 0.3  # seconds between two looks at everything
-_HEAD_GONE = 10.0  # seconds without an answer of the head that end the run
-_OTHERS = 8.0  # seconds in which the cause of a failure may show elsewhere: a lost node fails the ranks of others first
-_GRACE = 60.0  # seconds for the other nodes' processes to end after the first has
+_OTHERS = 5.0  # seconds in which the cause of a failure may show elsewhere
 
 
 def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: int | None = None) -> int:
@@ -47,11 +46,13 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: in
     most = settings.cluster.max_restarts if restarts is None else restarts
     with connected(settings.cluster) as cluster, ExitStack() as stack:
         driver = Driver(cluster, settings, RunDirectory(run), processes, debug=debug)
-        stack.enter_context(listening(driver.ask_to_stop, driver.insist))
         stack.callback(driver.close)
-        return train_to_the_end(
-            driver.run, driver.train_once, resume=resume, most=most, sleep=driver.pause
-        )
+        stack.enter_context(listening(driver.ask_to_stop, driver.insist))
+        try:
+            return train_to_the_end(driver.run, driver.train_once, resume=resume, most=most, sleep=driver.pause)
+        except HeadGoneError as error:
+            go_on = f"Then: ascent train --resume {run} --devices {processes}"
+            raise InputError(error.message, f"{error.mend} {go_on}") from error
 
 
 class Driver:
@@ -61,18 +62,17 @@ class Driver:
         self, cluster: Cluster, settings: RunConfig, run: RunDirectory, processes: int, *, debug: bool
     ) -> None:
         self.run = run
-        self._cluster, self._settings, self._debug = cluster, settings, debug
+        self._settings, self._debug = settings, debug
         self._wanted = wanted(settings, processes)
         self._ports = port_range(settings.cluster.ports)
-        self._placement = Placement(cluster, settings.cluster, self.pause)
+        self._members = Membership(cluster)
+        self._placement = Placement(self._members, settings.cluster, self.pause)
         self._shown = Shown()
         self._training: list[Held] = []
         self._servers: Servers | None = None
-        self._layout: Layout | None = None
+        self._layout: Layout | None = None  # the first one
         self._stop = self._insists = False
-        self._head_answered = self._looked_at = 0.0
-        self._alive: set[str] = set()
-        self._resumes = False
+        self._ports_taken: set[int] = set()
 
     def ask_to_stop(self) -> None:
         """Stop after the step, with a checkpoint."""
@@ -84,36 +84,24 @@ class Driver:
 
     def close(self) -> None:
         """End everything, and give the places back."""
-        give_back(self._training)
-        self._training = []
+        self._members.close()
+        self._give_back_training()
         if self._servers is not None:
             self._servers.close()
 
     def train_once(self, resume: bool, why: str) -> Outcome:
         """Place the training, start it, and see it to its end."""
-        try:
-            if self._stop:
-                return Outcome(Ended.STOPPED)
-            layout = self._place()
-            self._check_shared()
-            if self._servers is not None:
-                self._servers.wait_until_ready(self.pause)
-            nodes = [held.node.address for held in self._training]
-            number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
-            self._tell(layout, number)
-            environment = {} if self._servers is None else self._servers.variables()
-            overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)
-            return self._see_to_the_end(
-                Attempt(number, self.run, resume, self._debug, overrides, environment), port_taken=set()
-            )
-        except NodeLostError as error:
-            return Outcome(Ended.LOST, str(error))
-        except _StoppedError:
-            return Outcome(Ended.STOPPED, "stopped at once" if self._insists else "")
-        finally:
-            self._placement.without |= {held.node.id for held in self._training if held.lost is not None}
-            give_back(self._training)
-            self._training = []
+        outcome = None
+        while outcome is None:
+            try:
+                outcome = self._attempt(resume, why)
+            except NodeLostError as error:
+                outcome = Outcome(Ended.LOST, str(error))
+            except _StoppedError:
+                outcome = Outcome(Ended.STOPPED, "stopped at once" if self._insists else "")
+            finally:
+                self._give_back_training()
+        return outcome
 
     def pause(self, seconds: float) -> None:
         """Wait, and look after everything meanwhile. Raises _StoppedError when the user insists, or wants to stop while
@@ -128,6 +116,17 @@ class Driver:
                 return
             time.sleep(min(left, _LOOK))
 
+    def _attempt(self, resume: bool, why: str) -> Outcome | None:
+        """One start of the ranks; None: the port where they were to meet was taken, so it counts for nothing."""
+        layout = self._place()
+        self._check_shared()
+        nodes = [held.node.address for held in self._training]
+        number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
+        self._tell(layout, number)
+        environment = {} if self._servers is None else self._servers.variables()
+        overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)
+        return self._see_to_the_end(Attempt(number, self.run, resume, self._debug, overrides, environment))
+
     # ---- placing --------------------------------------------------------------------------------------------------
 
     def _place(self) -> Layout:
@@ -138,16 +137,28 @@ class Driver:
             )
             self._training = held[: len(layout.training)]
             if layout.replicas:
-                self._servers = servers_of_run(
-                    self._settings, self.run, layout, held[len(layout.training) :], self._placement, self._shown
-                )
+                self._servers = self._place_servers(layout, held[len(layout.training) :])
         else:
-            again: Wanted = replace(self._wanted, nodes=len(self._layout.training), replicas=0, judges=False)
+            again = replace(self._wanted, nodes=len(self._layout.training), replicas=0, judges=False)
             layout, self._training = self._placement.hold(
                 partial(lay_out_after_loss, wanted=again), lambda made: made.training
             )
         self._layout = self._layout or layout
         return layout
+
+    def _place_servers(self, layout: Layout, held: Sequence[Held]) -> Servers:
+        return Servers(
+            held,
+            self._settings.cluster,
+            self._ports,
+            kind=layout.kind,
+            tensor_parallel=self._wanted.tensor_parallel,
+            folder=self.run.path.absolute() / "servers",
+            name=self.run.path.name,
+            token=secrets.token_hex(24),
+            room=self._placement.room,
+            shown=self._shown,
+        )
 
     def _check_shared(self) -> None:
         """Refuse a run directory that isn't the same folder on all nodes."""
@@ -169,16 +180,18 @@ class Driver:
         print(f"attempt {number}: {layout.ranks} ranks on {nodes}", file=sys.stderr, flush=True)
         if layout.ranks < self._wanted.ranks:
             more = self._wanted.ranks / layout.ranks
-            print(f"note: fewer nodes than at first; {more:g} times as many passes make the same batch", file=sys.stderr)
+            print(
+                f"note: fewer nodes than at first; {more:g} times as many passes make the same batch", file=sys.stderr
+            )
 
     # ---- looking after --------------------------------------------------------------------------------------------
 
-    def _see_to_the_end(self, attempt: Attempt, port_taken: set[int]) -> Outcome:
+    def _see_to_the_end(self, attempt: Attempt) -> Outcome | None:
         """Start the ranks of all nodes, and wait for their end."""
         first = self._training[0]
-        port = first.call("free_port", self._ports.start, self._ports.stop - 1, frozenset(port_taken))
+        port = first.call("free_port", self._ports.start, self._ports.stop - 1, frozenset(self._ports_taken))
         for node_rank, held in enumerate(self._training):
-            assert not isinstance(held.place, type(None))
+            assert isinstance(held.place, TrainingPlace)
             held.start(job_of(held.place, node_rank, len(self._training), attempt, first.node.address, port))
         asked = False
         while True:
@@ -187,10 +200,43 @@ class Driver:
                 asked = True
                 for held in self._training:
                     held.call("ask_to_stop", JOB)
-            self._refuse_lost(self._training)
             codes = [held.jobs[JOB].code for held in self._training if JOB in held.jobs]
-            bad = [code for code in codes if code]
-            if bad:
-                return self._failed(attempt, port, port_taken)
-            if len(codes) == len(self._training) and all(code == 0 for code in codes):
+            if any(codes):
+                if first.jobs[JOB].code == PORT_TAKEN:
+                    self._ports_taken.add(port)
+                    return None
+                return self._failed(attempt)
+            if codes == [0] * len(self._training):
                 return outcome_of(0, stopped=any(held.jobs[JOB].stopped for held in self._training))
+
+    def _failed(self, attempt: Attempt) -> Outcome:
+        """Some processes failed: why. Where a node is lost the ranks of others fail first, so look for that too."""
+        until = time.monotonic() + _OTHERS
+        while time.monotonic() < until:
+            self.pause(_LOOK)
+        failed = [held for held in self._training if held.jobs[JOB].code]
+        codes = {held.jobs[JOB].code or 0 for held in failed}
+        outcome = outcome_of(REFUSED if REFUSED in codes else max(codes), stopped=False)
+        where = ", ".join(str(held.node) for held in failed)
+        logs = f"{self.run.logs}/attempt{attempt.number}-*.log"
+        return replace(outcome, why=f"the processes on node {where} failed; what they printed is in {logs}")
+
+    def _look(self) -> None:
+        """Everything once: servers, then the training's nodes. Raises NodeLostError for one of these."""
+        alive = self._members.alive()
+        if self._servers is not None:
+            self._servers.look(alive)
+        for held in self._training:
+            held.look(self._shown, alive)
+        for held in self._training:
+            if held.lost is not None:
+                raise NodeLostError(f"node {held.node} is lost: {held.lost}")
+
+    def _give_back_training(self) -> None:
+        self._placement.without |= {held.node.id for held in self._training if held.lost is not None}
+        training, self._training = self._training, []
+        give_back(training)
+
+
+class _StoppedError(RuntimeError):
+    """The user wants the run to stop, and nothing is there that could stop by itself."""

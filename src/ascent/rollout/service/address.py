@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascent.errors import InputError
-from ascent.rollout.service import record
+from ascent.rollout.service import record, servers_file
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """`folder` is the service's own on this machine; None for one on another machine, of which only its servers are
-    known. `transport` (a name of `ascent.tables.TRANSPORTS`) and `dtype` are None where they are unknown."""
+    known. `transport` (a name of `ascent.tables.TRANSPORTS`) and `dtype` are None where they are unknown. `servers`: a
+    file that tells where the servers are now, where they may move (see `placed`)."""
 
     name: str
     urls: tuple[str, ...]
@@ -23,6 +24,7 @@ class ServiceAddress:
     model: str | None = None
     transport: str | None = None
     dtype: str | None = None
+    servers: Path | None = None
 
 
 def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
@@ -87,7 +89,10 @@ def remote_service(urls: Sequence[str], token: str) -> ServiceAddress:
 
 
 def lost(address: ServiceAddress) -> str | None:
-    """Why a service on this machine won't come back by itself; None while it may."""
+    """Why a service of this machine, or one that the launcher places, won't come back by itself; None while it may."""
+    if address.servers is not None:
+        told = servers_file.read(address.servers)
+        return told["why"] if told["state"] == "failed" else None
     if address.folder is None:
         return None
     found = record.read_any(address.folder)

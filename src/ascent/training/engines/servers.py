@@ -16,7 +16,7 @@ from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.platform import engine_kind, installed_vllm
-from ascent.rollout.service import record
+from ascent.rollout.service import placed, record
 from ascent.rollout.service.address import ServiceAddress, standing_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.server_command import allows_pickled_handles
@@ -191,30 +191,11 @@ def _service(config: RunConfig, engine: EngineSettings, run: RunDirectory, proce
 def _own_service(
     config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int
 ) -> Iterator[ServiceAddress]:
-    rollout, kind = config.rollout, engine_kind()
-    places = () if kind == "cpu" else config.server_devices(processes)
-    if places and kind == devices.kind() and max(places) >= devices.count():
-        raise InputError(
-            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
-            f"{devices.count() - 1}), of which the training takes the first {processes}",
-            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
-        )
-    settings = ServiceSettings(
-        replace(
-            engine,
-            external_launcher=False,
-            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
-            engine_share=engine.engine_share if _shares_device(config, processes) else _OWN_DEVICE_SHARE,
-        ),
-        kind,
-        replicas=rollout.replicas,
-        tensor_parallel=rollout.tensor_parallel_size,
-        devices=places,
-        transport=own_transport(config, processes),
-        worker_extension=WORKER_EXTENSION,
-        max_restarts=rollout.max_restarts,
-        restart_window=60.0 * rollout.restart_window_minutes,
-    )
+    where = placed.folder()
+    settings = _own_settings(config, engine, processes, elsewhere=where is not None)
+    if where is not None:
+        yield placed.ask(where, settings, run.path.name)
+        return
     name = record.name_for(f"{run.path.name}-{os.getpid()}")
     try:
         with running_service(settings, name=name, log_folder=run.path / "servers") as address:
@@ -222,3 +203,32 @@ def _own_service(
     except ServiceStartError as error:
         print(error.log_text, file=sys.stderr)
         raise InputError(f"rollout.mode=server: {error}", "The end of its log is shown above.") from error
+
+
+def _own_settings(config: RunConfig, engine: EngineSettings, processes: int, *, elsewhere: bool) -> ServiceSettings:
+    """The run's own servers, on this machine or where the launcher places them."""
+    rollout, kind = config.rollout, engine_kind()
+    places = () if kind == "cpu" or elsewhere else config.server_devices(processes)
+    if places and kind == devices.kind() and max(places) >= devices.count():
+        raise InputError(
+            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
+            f"{devices.count() - 1}), of which the training takes the first {processes}",
+            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
+        )
+    shares = not elsewhere and _shares_device(config, processes)
+    return ServiceSettings(
+        replace(
+            engine,
+            external_launcher=False,
+            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
+            engine_share=engine.engine_share if shares else _OWN_DEVICE_SHARE,
+        ),
+        kind,
+        replicas=rollout.replicas,
+        tensor_parallel=rollout.tensor_parallel_size,
+        devices=places,
+        transport=remote_transport(rollout, processes) if elsewhere else own_transport(config, processes),
+        worker_extension=WORKER_EXTENSION,
+        max_restarts=rollout.max_restarts,
+        restart_window=60.0 * rollout.restart_window_minutes,
+    )
