@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +68,20 @@ class FakeCluster:
 @pytest.fixture(scope="session")
 def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
     """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices."""
-    pytest.importorskip("ray")
+    if find_spec("ray") is None:
+        pytest.skip("Ray isn't installed")
     folder = Path("/tmp") / f"ascent-ray-{os.getpid()}"  # a socket's path has room for 107 letters
     folder.mkdir(exist_ok=True)
     ours = {name: value for name, value in softnpu(devices=DEVICES).items() if os.environ.get(name) != value}
-    cluster = FakeCluster({**ours, **_OF_RAY, "RAY_TMPDIR": str(folder)})
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        if cluster.ray_cluster is not None:
-            cluster.ray_cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    cluster = FakeCluster({**ours, **_OF_RAY, **token, "RAY_TMPDIR": str(folder)})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in token.items():  # this process belongs to the cluster too; Ray reads them when it is imported
+            patch.setenv(name, value)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            if cluster.ray_cluster is not None:
+                cluster.ray_cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)

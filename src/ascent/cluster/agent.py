@@ -1,8 +1,8 @@
 """The agent: one actor for each place of a run on a node. It starts processes there, and they end with it.
 
 They end when the agent ends, when its node's Ray (the raylet, its parent process) is gone or stands still, and when the
-driver no longer asks how it is (`lease`). A keeper sees to that, a process of its own: neither an agent that hangs nor a
-child in a session of its own is left behind. The agent knows nothing of what it starts.
+driver no longer asks how it is (`lease`). A keeper sees to that, a process of its own, so that what an agent started
+neither outlives it in a session of its own, nor goes on while it hangs. The agent knows nothing of what it starts.
 """
 
 from __future__ import annotations

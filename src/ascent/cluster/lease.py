@@ -1,7 +1,7 @@
 """How long what runs on a node may go on without its driver, and how long the driver waits for a node.
 
-The driver asks every agent how it is once a second; each question renews the agent's lease. A node that is cut off ends
-its processes by itself when the lease runs out, so when the driver gives it up for lost nothing of it computes any more.
+The driver asks every agent how it is once a second, and each question renews the agent's lease. A node that is cut off
+ends its processes when the lease runs out, so nothing of it computes any more when the driver gives it up for lost.
 What may still be there writes nothing (`ascent.tracking.attempts`).
 """
 

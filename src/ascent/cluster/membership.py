@@ -1,4 +1,4 @@
-"""Which nodes are alive, asked of the head once a second in a thread: the head may be gone, and then nothing answers."""
+"""Which nodes are alive: asked of the head once a second, in a thread, since a head that is gone doesn't answer."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from ascent.cluster.layout import DoesNotFitError, Wanted, lay_out
 from ascent.cluster.logs import Shown
 from ascent.cluster.nodes import Node
 from ascent.config.sections import ClusterSection
-from ascent.errors import InputError
 from ascent.rollout.service import placed
 from ascent.rollout.service.record import name_for
 from ascent.rollout.service.server_process import Endpoint

@@ -5,8 +5,8 @@ thread of the parent ends, and asks a process that may be stopped or busy. A kee
 other end closes, its groups are asked to end, and killed a few seconds later. It ignores what a terminal sends.
 
 This file is also the keeper's script (run by path, standard library only): `keeper.py [PARENT GROUP]`. Standard input:
-lines `+GROUP` and `-GROUP`; `^PROCESS`, which must be there too; `=SECONDS`, a lease: within so many seconds another such
-line must come. It acts at the end of input, when the lease runs out, when PROCESS is gone or stands still, or when the
+lines `+GROUP` and `-GROUP`; `^PROCESS`, which must be there as well; `=SECONDS`, a lease: another such line must come in
+so many seconds. It acts at the end of input, when the lease runs out, when PROCESS is gone or stands still, or when the
 process PARENT, which started it, is gone.
 """
 
@@ -152,7 +152,7 @@ class _Kept:
 
 
 def _process(pid: int) -> tuple[str, str | None]:
-    """The state of a process, and when it started: None for one that is gone, or of which only the remains are there."""
+    """The state of a process, and when it started: None for one that is gone, or that only waits to be reaped."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()

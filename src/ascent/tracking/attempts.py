@@ -66,6 +66,6 @@ def fence() -> None:
     newest = latest(Path(run))
     if newest != int(number):
         raise StaleAttemptError(
-            f"this process belongs to attempt {number} of {run}, of which attempt {newest} has begun: it writes nothing",
+            f"this process belongs to attempt {number} of {run}, and attempt {newest} has begun: it writes nothing",
             "The newest attempt goes on by itself; end this one if it doesn't end.",
         )

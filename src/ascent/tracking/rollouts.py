@@ -115,8 +115,8 @@ def schema() -> pyarrow.Schema:
 
 
 def write_rollouts(path: Path, records: Sequence[RolloutRecord]) -> None:
-    """Write one file; readers see it whole or not at all. Raises OSError where it can't be written, StaleAttemptError in
-    a process that must not write any more."""
+    """Write one file; readers see it whole or not at all. Raises OSError where it can't be written, and
+    StaleAttemptError in a process that must not write any more."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

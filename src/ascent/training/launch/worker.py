@@ -1,7 +1,7 @@
 """One process of a training run: `python -m ascent.training.launch.worker RUN [--resume] [--debug] [key=value ...]`.
 
-The run directory holds the configuration, which a launcher may override. Exit codes are those of `ascent`; 1 says that the run was stopped before its
-end and can be resumed, 3 that an unexpected exception ended it.
+The run directory holds the configuration, which a launcher may override. Exit codes are those of `ascent`; 1 says that
+the run was stopped before its end and can be resumed, 3 that an unexpected exception ended it.
 """
 
 from __future__ import annotations
