@@ -104,18 +104,18 @@ def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
     from ascent.environment import explain_failure
 
     resume = args.resume is not None
-    try:
-        if args.devices > 1 or args.keep_going is not None or args.launcher != "local":
-            launch = load(LAUNCHERS, args.launcher)
-            code = launch(run.path, args.devices, resume=resume, debug=args.debug, restarts=args.keep_going)
-        else:
-            from ascent.training.launch.worker import work
+    if args.devices > 1 or args.keep_going is not None or args.launcher != "local":
+        launch = load(LAUNCHERS, args.launcher)
+        code = launch(run.path, args.devices, resume=resume, debug=args.debug, restarts=args.keep_going)
+    else:
+        from ascent.training.launch.worker import work
 
+        try:
             code = work(run.path, resume=resume, debug=args.debug)
-    except InputError:
-        raise
-    except Exception:  # noqa: BLE001 - the worker has printed and kept it
-        code = EXIT_BAD
+        except InputError:
+            raise
+        except Exception:  # noqa: BLE001 - `work` has printed and kept it
+            code = EXIT_BAD
     if code == EXIT_BAD:
         failures = run.failures()
         known = explain_failure("\n".join(failure.read_text(encoding="utf-8") for failure in failures))

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascent.cluster.lease import LEASE
+from ascent.cluster.lease import BEAT, LEASE
 from ascent.cluster.logs import Line, Tail
 from ascent.cluster.process_environment import (
     check_interface,
@@ -60,10 +60,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What an agent answers once a second."""
+    """What an agent answers once a second. `ended`: why it has ended everything by itself; None: it hasn't."""
 
     jobs: Mapping[str, State]
     lines: tuple[Line, ...]
+    ended: str | None
 
 
 @dataclass(slots=True)
@@ -91,13 +92,15 @@ class Agent:
     def beat(self) -> Beat:
         """How its jobs are, and what they printed. Renews the lease."""
         with self._lock:
-            self._keeper.renew(LEASE)
+            ended = self._keeper.acted()
+            if ended is None:
+                self._keeper.renew(LEASE)
             states = {name: _state(job) for name, job in self._jobs.items()}
             lines, self._notes = self._notes, []
             for name, job in self._jobs.items():
                 for tail in job.tails:
                     lines += tail.new_lines(to_the_end=states[name].code is not None)
-        return Beat(states, tuple(lines))
+        return Beat(states, tuple(lines), ended)
 
     def sees(self, path: str, content: str) -> bool:
         """Whether a file is there on this node too, with this content: whether a folder is shared."""
@@ -185,9 +188,10 @@ class Agent:
             shutil.rmtree(job.folder, ignore_errors=True)
 
     def _end_with_keeper(self) -> None:
-        """When the keeper has ended the jobs there is nothing left to do here, and nobody to tell."""
+        """When the keeper has ended the jobs there is nothing left to do here but to say so."""
         while self._keeper.acted() is None:
             time.sleep(0.5)
+        time.sleep(2 * BEAT)
         if not self._ending:
             os._exit(1)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from ascent.cluster.agent import Agent, Job, State
 from ascent.cluster.layout import ReplicaPlace, TrainingPlace
-from ascent.cluster.lease import BEAT, COMING, LOST
+from ascent.cluster.lease import BEAT, BROKEN, COMING, LOST
 from ascent.cluster.logs import Shown
 from ascent.cluster.nodes import RESOURCES, Node
 from ascent.errors import InputError
 
 _CALL = 30.0  # seconds for a call to an agent that answers
+_OF_NO_USE = ("class_name", "actor_id", "pid:", "namespace", "ip:")  # lines of Ray's about an actor
 _ENDED_WITHIN = 20.0  # seconds for its jobs to end
 
 
@@ -48,6 +49,7 @@ class Held:
         self.lost: str | None = None  # why it is given up
         self.jobs: Mapping[str, State] = {}
         self._answered: float | None = None  # when the last question was asked that it has answered
+        self._broken_since: float | None = None  # since when its connections are refused
         self._asked_at, self._asked_for = time.monotonic(), self._actor.beat.remote()
 
     @property
@@ -74,14 +76,20 @@ class Held:
             answer, self._asked_for = self._asked_for, None
             try:
                 beat = ray.get(answer)
-            except ray.exceptions.ActorUnavailableError:
-                pass  # a connection broke: it may answer the next time
+            except ray.exceptions.ActorUnavailableError as error:  # a connection broke: it may answer the next time
+                self._broken_since = self._broken_since or now
+                if now - self._broken_since > BROKEN:
+                    self._give_up(_cause(error))
             except ray.exceptions.RayError as error:
                 self._give_up(_cause(error))
                 return
             else:
-                self._answered, self.jobs = self._asked_at, beat.jobs
+                self._answered, self.jobs, self._broken_since = self._asked_at, beat.jobs, None
                 shown.show(self.node.address, beat.lines)
+                if beat.ended is not None:
+                    self._give_up(
+                        f"its agent ended everything there: {beat.ended.replace('the watched process', "the node's Ray process")}"
+                    )
         if self.node.id not in alive:
             self._give_up("Ray holds it for dead: its node process was ended, or doesn't reach the head any more")
         elif self._answered is not None and now - self._answered > LOST:
@@ -137,11 +145,11 @@ def give_back(held: Collection[Held]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """What Ray says of an actor that is gone, without its advice."""
+    """What Ray says of an actor that is gone, without ids and advice."""
     if isinstance(error, TimeoutError):
         return f"its agent doesn't answer within {_CALL:g} s"
+    if type(error).__name__ == "ActorUnavailableError":
+        return "its agent, which ends with the node's Ray, refuses connections"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [
-        line for line in lines if not line.lower().startswith(("class_name", "actor_id", "pid:", "namespace", "ip:"))
-    ]
-    return "its agent is gone: " + " ".join(told)[:400]
+    told = [line for line in lines if not line.lower().startswith(_OF_NO_USE)]
+    return "its agent is gone: " + " ".join(told)[:300]

@@ -11,4 +11,5 @@ BEAT = 1.0  # seconds between two questions
 LEASE = 12.0  # seconds after the last question for which an agent's processes may run
 _ENDING = 6.0  # in which the keeper has ended them: it asks, and kills 5 seconds later
 LOST = LEASE + _ENDING  # seconds without an answer after which a node is given up
+BROKEN = 3.0  # seconds for which connections to an agent may be refused: a process that is gone refuses them at once
 COMING = 90.0  # seconds that an agent may take to come, once there is room for it

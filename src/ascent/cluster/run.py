@@ -30,10 +30,20 @@ from ascent.config import RunConfig
 from ascent.errors import InputError
 from ascent.tracking import attempts
 from ascent.tracking.run_directory import RunDirectory
-from ascent.training.launch.restarts import PORT_TAKEN, REFUSED, Ended, Outcome, outcome_of, train_to_the_end
+from ascent.training.launch.restarts import (
+    FAILED,
+    PORT_TAKEN,
+    REFUSED,
+    SIGNALLED,
+    Ended,
+    Outcome,
+    outcome_of,
+    train_to_the_end,
+)
 from ascent.training.launch.stop_signals import listening
 
 _LOOK = 0.3  # seconds between two looks at everything
+_FREED = 2.0  # seconds in which Ray has given back what the attempt before held
 _OTHERS = 5.0  # seconds in which the cause of a failure may show elsewhere
 
 
@@ -139,9 +149,10 @@ class Driver:
             if layout.replicas:
                 self._servers = self._place_servers(layout, held[len(layout.training) :])
         else:
-            again = replace(self._wanted, nodes=len(self._layout.training), replicas=0, judges=False)
+            self.pause(_FREED)
+            again = replace(self._wanted, replicas=0, judges=False)
             layout, self._training = self._placement.hold(
-                partial(lay_out_after_loss, wanted=again), lambda made: made.training
+                partial(lay_out_after_loss, wanted=again, before=self._layout), lambda made: made.training
             )
         self._layout = self._layout or layout
         return layout
@@ -216,6 +227,8 @@ class Driver:
             self.pause(_LOOK)
         failed = [held for held in self._training if held.jobs[JOB].code]
         codes = {held.jobs[JOB].code or 0 for held in failed}
+        if codes == {SIGNALLED} and not self._stop:  # by somebody on that node
+            codes = {FAILED}
         outcome = outcome_of(REFUSED if REFUSED in codes else max(codes), stopped=False)
         where = ", ".join(str(held.node) for held in failed)
         logs = f"{self.run.logs}/attempt{attempt.number}-*.log"

@@ -24,7 +24,7 @@ from typing import Self
 _PATIENCE, _LOOK = 5.0, 0.5  # seconds between asking and killing, and between two looks at the parent
 _STOPPED = 5.0  # seconds for which a watched process may stand still (SIGSTOP)
 # why the keeper acted, where it says so: its exit code, in words
-REASONS = {3: "the lease ran out", 4: "the process to be watched is gone", 5: "the process to be watched stands still"}
+REASONS = {3: "the lease ran out", 4: "the watched process is gone", 5: "the watched process stands still"}
 
 
 class Keeper:
