@@ -87,9 +87,8 @@ class Held:
                 self._answered, self.jobs, self._broken_since = self._asked_at, beat.jobs, None
                 shown.show(self.node.address, beat.lines)
                 if beat.ended is not None:
-                    self._give_up(
-                        f"its agent ended everything there: {beat.ended.replace('the watched process', "the node's Ray process")}"
-                    )
+                    why = beat.ended.replace("the watched process", "the node's Ray process")
+                    self._give_up(f"its agent ended everything there: {why}")
         if self.node.id not in alive:
             self._give_up("Ray holds it for dead: its node process was ended, or doesn't reach the head any more")
         elif self._answered is not None and now - self._answered > LOST:

@@ -5,8 +5,8 @@ thread of the parent ends, and asks a process that may be stopped or busy. A kee
 other end closes, its groups are asked to end, and killed a few seconds later. It ignores what a terminal sends.
 
 This file is also the keeper's script (run by path, standard library only): `keeper.py [PARENT GROUP]`. Standard input:
-lines `+GROUP` and `-GROUP`; `^PROCESS`, which must be there as well; `=SECONDS`, a lease: another such line must come in
-so many seconds. It acts at the end of input, when the lease runs out, when PROCESS is gone or stands still, or when the
+lines `+GROUP` and `-GROUP`; `^PROCESS`, which must be there as well; `=SECONDS`, a lease, within which another such
+line must come. It acts at the end of input, when the lease runs out, when PROCESS is gone or stands still, or when the
 process PARENT, which started it, is gone.
 """
 
