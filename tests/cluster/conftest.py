@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ascent.rollout.service.processes import start_ticks
+
 CORES, DEVICES, NODES = 4, 2, 3
 _STORE = 80 * 2**20  # bytes of each node's object store, the least that Ray takes
 _OF_RAY = {
@@ -48,6 +50,14 @@ class FakeCluster:
         """Take a node away, whether or not it is still alive."""
         self.ray_cluster.remove_node(node, allow_graceful=False)
 
+    def heal(self) -> None:
+        """Replace the nodes that a test has broken."""
+        for number, node in enumerate(self.nodes):
+            raylet = start_ticks(raylet_of_node(node))
+            if raylet is None:
+                self.remove(node)
+                self.nodes[number] = self.add_node()
+
     def start(self) -> None:
         """The head, which has no cores for anything, and the nodes."""
         from ray.cluster_utils import Cluster
@@ -63,6 +73,11 @@ class FakeCluster:
             for name, value in self.environment.items():
                 patch.setenv(name, value)
             yield
+
+
+def raylet_of_node(node: Any) -> int:
+    """The process of a node."""
+    return int(node.all_processes["raylet"][0].process.pid)
 
 
 @pytest.fixture(scope="session")

@@ -12,16 +12,18 @@ _WORKER = "ascent.training.launch.worker"
 def ranks(run: Path, attempt: int) -> dict[int, int]:
     """The ranks of an attempt that are there: rank -> process."""
     found = {}
+    wanted = f"{attempt}:{run.absolute()}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            variables = dict(each.split(b"=", 1) for each in (entry / "environ").read_bytes().split(b"\0") if b"=" in each)
-        except (OSError, ValueError):
+            command = (entry / "cmdline").read_bytes()
+            pairs = [each.partition(b"=") for each in (entry / "environ").read_bytes().split(b"\0")]
+        except OSError:
             continue
-        mine = variables.get(attempts.VARIABLE.encode()) == f"{attempt}:{run}".encode()
-        if mine and _WORKER.encode() in command and b"RANK" in variables and b"elastic" not in b"".join(command):
+        variables = {name: value for name, _, value in pairs}
+        is_worker = _WORKER.encode() in command and b"elastic" not in command and b"RANK" in variables
+        if is_worker and variables.get(attempts.VARIABLE.encode()) == wanted:
             found[int(variables[b"RANK"])] = int(entry.name)
     return found
 
