@@ -16,9 +16,9 @@ from ascent.cluster import lease
 from ascent.cluster.agent import Job
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.held import Held, NodeLostError, give_back
-from ascent.cluster.layout import TrainingPlace
 from ascent.cluster.logs import Shown
 from ascent.cluster.nodes import Node
+from ascent.cluster.places import TrainingPlace
 from ascent.config.sections import ClusterSection
 from ascent.errors import InputError
 from ascent.rollout.service.processes import start_ticks
@@ -59,9 +59,11 @@ def hold(cluster: Cluster, node: Node, shown: Shown | None = None) -> Held:
     return held
 
 
-def look_until(cluster: Cluster, held: Held, condition: Callable[[], object], what: str) -> None:
+def look_until(
+    cluster: Cluster, held: Held, condition: Callable[[], object], what: str, shown: Shown | None = None
+) -> None:
     def looked() -> object:
-        held.look(Shown(), {node.id for node in cluster.nodes()})
+        held.look(shown or Shown(), {node.id for node in cluster.nodes()})
         return condition()
 
     wait_until(looked, what)
@@ -96,7 +98,7 @@ def test_a_job_has_its_devices_interface_threads_and_priority_and_nothing_of_ray
         assert told["nice"] == 0
         wait_until(lambda: (tmp_path / "logs/job.log").read_text() == "begun\n", "its log")
         shown = Shown()
-        wait_until(lambda: held.look(shown, {held.node.id}) or shown.last(held.node.address, "job"), "its line here")
+        look_until(cluster, held, lambda: shown.last(held.node.address, "job"), "its line here", shown)
         assert f"[{held.node.address} job] begun" in capfd.readouterr().err
     finally:
         give_back([held])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -100,12 +101,12 @@ def test_with_fewer_nodes_the_batch_stays_the_same(cluster: FakeCluster, config:
     wait_for_step(run, 1, process)
     with connected(ClusterSection(address=cluster.address)):
 
-        @ray.remote(num_cpus=0, resources={"NPU": 2})
         class Other:
             def there(self) -> bool:
                 return True
 
-        other = Other.remote()
+        remote: Any = ray.remote(Other)
+        other = remote.options(num_cpus=0, resources={"NPU": 2}).remote()
         assert ray.get(other.there.remote(), timeout=60)
         wait_for_step(run, _SAVE + 1, process)
         os.kill(raylet_of(ranks(run, 1)[1]), signal.SIGKILL)
@@ -116,7 +117,7 @@ def test_with_fewer_nodes_the_batch_stays_the_same(cluster: FakeCluster, config:
     assert [line["step"] for line in lines] == list(range(1, 25))
     assert [line["ranks"] for line in read_json_lines(run / "attempts.jsonl")] == [2, 1]
     tokens = [line["num_tokens"] for line in lines]
-    assert len({after - before for before, after in zip(tokens, tokens[1:], strict=False)}) == 1
+    assert len({after - before for before, after in itertools.pairwise(tokens)}) == 1
 
 
 @pytest.mark.slow

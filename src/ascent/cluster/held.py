@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ascent.cluster.agent import Agent, Job, State
-from ascent.cluster.layout import ReplicaPlace, TrainingPlace
 from ascent.cluster.lease import BEAT, BROKEN, COMING, LOST
 from ascent.cluster.logs import Shown
 from ascent.cluster.nodes import RESOURCES, Node
+from ascent.cluster.places import ReplicaPlace, TrainingPlace
 from ascent.errors import InputError
 
 _CALL = 30.0  # seconds for a call to an agent that answers
@@ -34,18 +34,15 @@ class Held:
         self.place = place
         bundle = place.bundle
         named = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-        self._actor: Any = (
-            ray.remote(Agent)
-            .options(
-                num_cpus=bundle["CPU"],
-                num_gpus=bundle.get(RESOURCES["cuda"], 0),
-                resources=named,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(place.node.id, soft=False),
-                max_concurrency=4,
-                max_restarts=0,
-            )
-            .remote(place.node.address, kind, place.cpus, interface)
-        )
+        remote: Any = ray.remote(Agent)
+        self._actor = remote.options(
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get(RESOURCES["cuda"], 0),
+            resources=named,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(place.node.id, soft=False),
+            max_concurrency=4,
+            max_restarts=0,
+        ).remote(place.node.address, kind, place.cpus, interface)
         self.lost: str | None = None  # why it is given up
         self.jobs: Mapping[str, State] = {}
         self._answered: float | None = None  # when the last question was asked that it has answered

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from ascent.cluster.held import Held, give_back
-from ascent.cluster.layout import DoesNotFitError, Layout, ReplicaPlace, TrainingPlace
 from ascent.cluster.logs import Shown
 from ascent.cluster.membership import Membership
 from ascent.cluster.nodes import Node
+from ascent.cluster.places import Layout, ReplicaPlace, TrainingPlace
+from ascent.cluster.refusal import DoesNotFitError
 from ascent.config.sections import ClusterSection
 from ascent.errors import InputError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascent.cluster.agent import Job
-from ascent.cluster.layout import TrainingPlace
+from ascent.cluster.places import TrainingPlace
 from ascent.config import RunConfig
 from ascent.tracking import attempts
 from ascent.tracking.run_directory import RunDirectory

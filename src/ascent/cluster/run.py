@@ -19,10 +19,11 @@ from pathlib import Path
 from ascent import config
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.held import Held, NodeLostError, give_back
-from ascent.cluster.layout import Layout, TrainingPlace, lay_out, lay_out_after_loss, wanted
+from ascent.cluster.layout import lay_out, lay_out_after_loss, wanted
 from ascent.cluster.logs import Shown
 from ascent.cluster.membership import HeadGoneError, Membership
 from ascent.cluster.placement import Placement
+from ascent.cluster.places import Layout, TrainingPlace
 from ascent.cluster.ports import port_range
 from ascent.cluster.ranks import JOB, Attempt, job_of, same_batch, shared_folder_proof
 from ascent.cluster.serving import Servers

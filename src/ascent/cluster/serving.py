@@ -16,11 +16,13 @@ from pathlib import Path
 from ascent.cluster import replica
 from ascent.cluster.agent import Job
 from ascent.cluster.held import Held, NodeLostError, give_back
-from ascent.cluster.layout import DoesNotFitError, Wanted, lay_out
+from ascent.cluster.layout import lay_out
 from ascent.cluster.logs import Shown
 from ascent.cluster.nodes import Node
+from ascent.cluster.places import Wanted
+from ascent.cluster.refusal import DoesNotFitError
 from ascent.config.sections import ClusterSection
-from ascent.rollout.service import placed
+from ascent.rollout.service import placed, servers_file
 from ascent.rollout.service.record import name_for
 from ascent.rollout.service.server_process import Endpoint
 from ascent.rollout.service.settings import ServiceSettings
@@ -163,7 +165,7 @@ class Servers:
         slot.ready, slot.url = True, f"http://[{host}]:{slot.port}" if ":" in host else f"http://{host}:{slot.port}"
         _tell(f"{_job(slot)} serves at {slot.url}")
         if all(each.url for each in self._slots):
-            placed.publish(self.folder, "ready", self.urls)
+            servers_file.publish(self.folder, "ready", self.urls)
 
     def _fail(self, slot: _Slot, held: Held) -> None:
         """Its process ended by itself; once more elsewhere or here, or never."""
@@ -172,7 +174,7 @@ class Servers:
         why = f"{_job(slot)} on node {held.node} ended; it said:\n{last}"
         if slot.failures >= _FAILURES:
             self.failed = f"{_job(slot)} failed {slot.failures} times; the last time it said:\n{last}"
-            placed.publish(self.folder, "failed", self.urls, self.failed)
+            servers_file.publish(self.folder, "failed", self.urls, self.failed)
         self._lose(slot, why)
 
     def _lose(self, slot: _Slot, why: str) -> None:
