@@ -118,8 +118,8 @@ def test_a_node_whose_ray_is_killed_or_stopped_computes_nothing(
     began = time.monotonic()
     os.kill(raylet, number)
     try:
-        wait_until(gone(told), "the end of what it had")
         look_until(cluster, held, lambda: held.lost, "that it is lost")
+        wait_until(gone(told), "the end of what it had")
     finally:
         os.kill(raylet, signal.SIGKILL)
     assert held.lost is not None

@@ -61,6 +61,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow  # Ray tries for 20 seconds
 @pytest.mark.parametrize("token", [None, "0" * 64])
 def test_without_the_clusters_token_a_process_is_refused(
     ray_cluster: FakeCluster, token: str | None, tmp_path: Path

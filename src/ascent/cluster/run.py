@@ -168,7 +168,7 @@ class Driver:
             folder=self.run.path.absolute() / "servers",
             name=self.run.path.name,
             token=secrets.token_hex(24),
-            room=self._placement.room,
+            placement=self._placement,
             shown=self._shown,
         )
 

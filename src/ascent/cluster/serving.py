@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ascent.cluster.agent import Job
 from ascent.cluster.held import Held, NodeLostError, give_back
 from ascent.cluster.layout import lay_out
 from ascent.cluster.logs import Shown
-from ascent.cluster.nodes import Node
+from ascent.cluster.placement import Placement
 from ascent.cluster.places import Wanted
 from ascent.cluster.refusal import DoesNotFitError
 from ascent.config.sections import ClusterSection
@@ -60,15 +60,15 @@ class Servers:
         folder: Path,
         name: str,
         token: str,
-        room: Callable[[], Sequence[Node]],
+        placement: Placement,
         shown: Shown,
     ) -> None:
-        """`held`: a place for each; `folder`: for their logs, and where they are told of; `room`: the nodes, with what
-        is free of them."""
+        """`held`: a place for each; `folder`: for their logs, and where they are told of; `placement`: finds room for
+        one that lost its place."""
         self._slots = [_Slot(number, each) for number, each in enumerate(held)]
         self._section, self._ports, self._kind, self._tensor_parallel = section, ports, kind, tensor_parallel
         self.folder, self._name, self._token = folder, name, token
-        self._room, self._shown = room, shown
+        self._placement, self._shown = placement, shown
         self.settings: ServiceSettings | None = None  # of one server; they start once these are known
         self.failed = ""  # why there are no servers any more
         placed.forget(folder)
@@ -129,7 +129,7 @@ class Servers:
         """Ask for a place, if there is room for one."""
         one = Wanted(ranks=0, replicas=1, tensor_parallel=self._tensor_parallel, judges=False, kind=self._kind)
         try:
-            place = lay_out(self._room(), one).replicas[0]
+            place = lay_out(self._placement.room(), one).replicas[0]
         except DoesNotFitError as error:
             slot.look_at = now + _AGAIN
             if now - slot.told_at >= _TELL:
@@ -179,6 +179,8 @@ class Servers:
 
     def _lose(self, slot: _Slot, why: str) -> None:
         if slot.held is not None:
+            if slot.held.lost is not None:
+                self._placement.without.add(slot.held.node.id)
             slot.held.kill()
         again = "" if self.failed else "; it is placed anew"
         _tell(f"{_job(slot)} is lost: {why}{again}")

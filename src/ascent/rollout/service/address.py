@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ascent.errors import InputError
@@ -35,14 +35,27 @@ def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
 
 
 def standing_service(service: str) -> ServiceAddress:
-    """The service that stands, by its name on this machine or by the URLs of its servers, with commas.
+    """The service that stands, by its name on this machine, by the URLs of its servers, with commas, or by the file
+    `servers.json` of one over a cluster.
 
     The API key of one on another machine is taken from ASCENT_API_KEY. Raises InputError when there is none.
     """
+    if Path(service).name == servers_file.SERVERS:
+        return _by_file(Path(service))
     if "://" not in service:
         return find_service(service)
     urls = [url.strip() for url in service.split(",")]
     return find_by_urls(urls) or remote_service(urls, os.environ.get("ASCENT_API_KEY", ""))
+
+
+def _by_file(file: Path) -> ServiceAddress:
+    told = servers_file.read(file)
+    if told["state"] != "ready":
+        why = f": {told['why']}" if told["why"] else ""
+        raise InputError(
+            f"{file}: no service stands there ({told['state']}){why}", "Start one: ascent serve --cluster."
+        )
+    return replace(remote_service(told["urls"], os.environ.get("ASCENT_API_KEY", "")), servers=file.absolute())
 
 
 def find_service(name: str) -> ServiceAddress:
