@@ -115,7 +115,8 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
     return 2
 
 
-def _api_key(args: argparse.Namespace) -> str | None:
+def api_key(args: argparse.Namespace) -> str | None:
+    """The servers' token, as far as the user gives one."""
     return args.api_key or os.environ.get("ASCENT_API_KEY") or None
 
 
