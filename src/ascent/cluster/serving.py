@@ -98,7 +98,9 @@ class Servers:
                 self._lose(slot, str(error))
 
     def close(self) -> None:
-        """End all, and give their places back."""
+        """End all, and give their places back. Who follows them is told."""
+        placed.forget(self.folder)
+        servers_file.publish(self.folder, "failed", self.urls, "the servers were stopped")
         give_back([slot.held for slot in self._slots if slot.held is not None])
         for slot in self._slots:
             slot.held = None

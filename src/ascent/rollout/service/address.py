@@ -52,9 +52,7 @@ def _by_file(file: Path) -> ServiceAddress:
     told = servers_file.read(file)
     if told["state"] != "ready":
         why = f": {told['why']}" if told["why"] else ""
-        raise InputError(
-            f"{file}: no service stands there ({told['state']}){why}", "Start one: ascent serve --cluster."
-        )
+        raise InputError(f"{file}: no service stands there{why}", "Start one: ascent serve MODEL --cluster ADDRESS")
     return replace(remote_service(told["urls"], os.environ.get("ASCENT_API_KEY", "")), servers=file.absolute())
 
 
