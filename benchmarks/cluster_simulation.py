@@ -7,7 +7,7 @@ it takes a delay and a bandwidth (the two unknowns of a ring), and predicts ever
 numbers of ranks, and a step of DistributedDataParallel (its computing measured without communication). Prints
 predicted and measured times with the error. `--output` keeps all of it for `ascent cluster simulate --measured FILE`.
 
-More ranks than free cores share these, which no formula here knows: their errors say how much that costs.
+Ranks that are more than the cores take as many times longer: a message here is work of a core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,11 +23,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from ascent.cluster.simulation import formulas
-from ascent.cluster.simulation.constants import Check, Constants, defaults, write_measured
+from ascent.cluster.simulation.constants import Check, Constants, defaults, spread, write_measured
 from ascent.host.machine_share import usable_cores
 from ascent.memory.cards import card
 
@@ -50,6 +49,7 @@ def measure(rank: int, ranks: int, folder: str, repeats: int) -> None:
     def computed() -> None:
         with whole.no_sync():
             whole(rows).square().mean().backward()
+        dist.barrier()  # a step takes as long as its slowest rank
 
     def stepped() -> None:
         whole(rows).square().mean().backward()
@@ -64,8 +64,9 @@ def measure(rank: int, ranks: int, folder: str, repeats: int) -> None:
             act()
             times[name].append(time.perf_counter() - began)
     if rank == 0:
-        medians = {name: statistics.median(found[3:]) for name, found in times.items()}
-        Path(folder, f"{ranks}.json").write_text(json.dumps(medians), encoding="utf-8")
+        fastest = {name: min(found[3:]) for name, found in times.items()}  # what else runs here only adds to a time
+        Path(folder, f"{ranks}.json").write_text(json.dumps(fastest), encoding="utf-8")
+    dist.barrier()  # nobody leaves while another still talks to it
     dist.destroy_process_group()
 
 
@@ -82,15 +83,16 @@ def fitted(found: dict[str, float], ranks: int) -> dict[str, float]:
 def checks(measured: dict[int, dict[str, float]], constants: Constants, fewest: int) -> list[Check]:
     """Everything that wasn't fitted: predicted and measured."""
     made = []
+    crowded = {ranks: max(1.0, ranks / usable_cores()) for ranks in measured}
     for ranks, found in measured.items():
         for size in SIZES:
             if ranks == fewest and size in FITTED:
                 continue
-            predicted = formulas.all_reduce(size, ranks, ranks, constants)
+            predicted = crowded[ranks] * formulas.all_reduce(size, ranks, ranks, constants)
             made.append(Check(f"all-reduce of {size // 1024} KiB, {ranks} ranks", predicted, found[str(size)]))
     payload = 4.0 * LAYERS * (WIDTH + 1) * WIDTH
     for ranks, found in measured.items():
-        predicted = found["computed"] + formulas.gradients(payload, ranks, ranks, constants)
+        predicted = found["computed"] + crowded[ranks] * formulas.gradients(payload, ranks, ranks, constants)
         made.append(Check(f"step of whole copies, {ranks} ranks", predicted, found["stepped"]))
     return made
 
@@ -106,7 +108,7 @@ def main() -> None:
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sorted(set(args.ranks)):
-            mp.spawn(measure, (ranks, folder, args.repeats), nprocs=ranks)
+            spawn(measure, (ranks, folder, args.repeats), nprocs=ranks)
             measured[ranks] = json.loads(Path(folder, f"{ranks}.json").read_text(encoding="utf-8"))
     fewest = min(measured)
     values = fitted(measured[fewest], fewest)
@@ -119,6 +121,7 @@ def main() -> None:
     print(f"{delay:.0f} us and {bandwidth:.2f} GB/s, from {fewest} ranks on {usable_cores()} cores")
     for check in made:
         print(f"{check.what:<34} {check.predicted * 1e3:9.2f} ms  {check.measured * 1e3:9.2f} ms  {check.error:+.0%}")
+    print(spread(made))
     if args.output:
         about = {"kind": "cpu", "cores": usable_cores(), "ranks": sorted(measured), "backend": "gloo"}
         write_measured(args.output, values, made, about)

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from ascent.cluster.layout import lay_out, lay_out_after_loss, smaller, wanted
 from ascent.cluster.nodes import Node, by_hand, in_order
-from ascent.cluster.places import Layout, Wanted
+from ascent.cluster.places import JudgePlace, Layout, ReplicaPlace, TrainingPlace, Wanted
 from ascent.cluster.refusal import DoesNotFitError
 from ascent.config import RunConfig
 from ascent.errors import InputError
@@ -62,6 +63,10 @@ def laid_out(nodes: Sequence[Node], wish: Wanted) -> Layout | None:
         return None
 
 
+def all_places(made: Layout) -> list[TrainingPlace | ReplicaPlace | JudgePlace]:
+    return [*made.training, *made.replicas, *made.judges]
+
+
 def check_places(made: Layout, nodes: Sequence[Node], wish: Wanted) -> None:
     """What must hold of any layout."""
     assert made.ranks == wish.ranks
@@ -71,8 +76,9 @@ def check_places(made: Layout, nodes: Sequence[Node], wish: Wanted) -> None:
     assert firsts == list(itertools.accumulate([0, *(place.ranks for place in made.training)]))[:-1]
     assert len({place.ranks for place in made.training}) <= 1
     order = [node.id for node in in_order(nodes)]
-    for places in (made.training, made.replicas, made.judges):
-        assert [order.index(place.node.id) for place in places] == sorted(order.index(p.node.id) for p in places)
+    for part in (TrainingPlace, ReplicaPlace, JudgePlace):
+        at = [order.index(place.node.id) for place in all_places(made) if isinstance(place, part)]
+        assert at == sorted(at)
     assert [place.number for place in made.replicas] == list(range(wish.replicas))
     for node in nodes:
         used = [device for place in made.training if place.node.id == node.id for device in place.devices]
@@ -81,9 +87,8 @@ def check_places(made: Layout, nodes: Sequence[Node], wish: Wanted) -> None:
         processes = made.processes(node)
         assert processes <= node.count(made.kind)
         assert len(used) == (0 if made.kind == "cpu" else processes)
-        cores = sum(p.cpus for p in (*made.training, *made.replicas, *made.judges) if p.node.id == node.id)
-        assert cores <= node.cpus  # Ray would wait for ever for more
-        bundles = [p.bundle for p in (*made.training, *made.replicas, *made.judges) if p.node.id == node.id]
+        bundles = [place.bundle for place in all_places(made) if place.node.id == node.id]
+        assert sum(bundle["CPU"] for bundle in bundles) <= node.cpus  # Ray would wait for ever for more
         assert sum(bundle.get("NPU", 0) + bundle.get("GPU", 0) for bundle in bundles) <= node.devices
     if wish.judges:
         assert made.judges
@@ -149,7 +154,8 @@ def applied(wish: Wanted, said: str) -> Wanted:
     fields |= {"cluster.judge_cpus": "judge_cpus"}
     found = re.findall(r"(--?[a-z]+|[a-z]+\.[a-z_]+)[ =](\d+)", said)
     assert found, said
-    return replace(wish, **{fields[name]: int(value) for name, value in found})
+    changes: dict[str, Any] = {fields[name]: int(value) for name, value in found}
+    return replace(wish, **changes)
 
 
 def test_addresses_count_as_numbers() -> None:

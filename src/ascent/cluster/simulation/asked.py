@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ascent.cluster.simulation.constants import NAMES, Check, Constants, of_card
+from ascent.cluster.simulation.constants import NAMES, Check, Constants, of_card, spread
 from ascent.cluster.simulation.points import USUAL, Point, Workload, point
 from ascent.errors import InputError
 from ascent.memory.cards import card as card_named
@@ -51,12 +51,13 @@ class Simulated:
             tokens = f"{work.batch} tokens a step"
         head = (
             f"{work.name} on {self.card}: {work.cards_a_node} cards a node, {work.training_share:.0%} of them train, "
-            f"servers of {work.tensor_parallel}; {tokens}, {work.micro_batches} micro-batches"
+            f"servers of {work.tensor_parallel}; {tokens}, at most {work.pass_tokens} a pass"
         )
         rows = [_COLUMNS, *map(_row, self.points)]
         wide = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
-        return "\n".join([head, "", *table, "", *_MEANINGS, "", *self._constant_lines(), *self._check_lines()])
+        lines = [head, "", *table, "", *_MEANINGS, "", self._takes_over(), ""]
+        return "\n".join([*lines, *self._constant_lines(), *self._check_lines()])
 
     def to_json(self) -> dict[str, Any]:
         """For programs: schema `ascent.cluster-simulate/1`; seconds, shares and units as in the names."""
@@ -75,6 +76,13 @@ class Simulated:
             ],
         }
 
+    def _takes_over(self) -> str:
+        last = self.points[-1]
+        return (
+            f"with {last.cards} cards communication is half of an update where a training card has "
+            f"{last.half_step:.0f} tokens\na step (whole copies), or {last.half_pass:.0f} tokens a pass (pieces)"
+        )
+
     def _constant_lines(self) -> Iterator[str]:
         wide = max(map(len, NAMES))
         yield "constants (change them with --constants FILE):"
@@ -92,6 +100,7 @@ class Simulated:
                 f"  {check.what:<{wide}}  {check.predicted * 1e3:9.3f} ms  {check.measured * 1e3:9.3f} ms  "
                 f"{check.error:+.0%}"
             )
+        yield spread(self.checks)
 
 
 def asked(
@@ -135,7 +144,7 @@ def _check(workload: Workload) -> None:
     counts = {
         "--tokens": workload.tokens,
         "--batch": workload.batch or 1,
-        "--micro-batches": workload.micro_batches,
+        "--pass-tokens": workload.pass_tokens,
         "--cards-a-node": workload.cards_a_node,
         "--tensor-parallel": workload.tensor_parallel,
         "--sequences": workload.sequences,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -45,7 +45,7 @@ class Constants:
 
     def changed(self, values: Mapping[str, float], source: str) -> Constants:
         """With other values, which are from `source`."""
-        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})  # type: ignore[arg-type]
+        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
 NAMES = tuple(each.name for each in fields(Constants) if each.name != "sources")
@@ -63,6 +63,15 @@ class Check:
     def error(self) -> float:
         """How much more was predicted, as a share of what was measured."""
         return self.predicted / self.measured - 1
+
+
+def spread(checks: Sequence[Check]) -> str:
+    """How far off the predictions are, in a sentence; "" without any."""
+    if not checks:
+        return ""
+    off = sorted(abs(check.error) for check in checks)
+    half = off[(len(off) - 1) // 2]
+    return f"of {len(off)} predictions half are off by at most {half:.0%}, all by at most {off[-1]:.0%}"
 
 
 def of_card(card: Card, given: Path | None = None, measured: Path | None = None) -> tuple[Constants, list[Check]]:
@@ -91,10 +100,10 @@ def defaults(card: Card) -> Constants:
     sources = {name: str(entry["source"]) for name, entry in entries.items()}
     values |= {"tflops": card.tflops, "memory_gb_s": card.bandwidth / 1e9}
     sources |= dict.fromkeys(("tflops", "memory_gb_s"), f"the vendor's, {card.name}")
-    return Constants(**values, sources=sources)  # type: ignore[arg-type]
+    return Constants(**values, sources=sources)
 
 
-def write_measured(path: Path, values: Mapping[str, float], checks: list[Check], about: Mapping[str, Any]) -> None:
+def write_measured(path: Path, values: Mapping[str, float], checks: Sequence[Check], about: Mapping[str, Any]) -> None:
     """A file for `measured`. `about` says on what they were measured."""
     content = {
         "schema": SCHEMA,

@@ -37,10 +37,10 @@ def gradients(payload: float, ranks: int, per_node: int, constants: Constants) -
     return all_reduce(payload, ranks, per_node, constants, max(1.0, buckets))
 
 
-def gathers(payload: float, ranks: int, per_node: int, micro_batches: int, constants: Constants) -> float:
-    """Weights and gradients of a policy in pieces (FSDP): for each micro-batch two gathers and one scattered sum, each
-    half of an all-reduce. Those of the layers follow each other without a gap, so that each pass has one start."""
-    return 1.5 * micro_batches * all_reduce(payload, ranks, per_node, constants)
+def gathers(payload: float, ranks: int, per_node: int, passes: int, constants: Constants) -> float:
+    """Weights and gradients of a policy in pieces (FSDP): for each pass two gathers and one scattered sum, each half of
+    an all-reduce. Those of the layers follow each other without a gap, so that a pass has one start."""
+    return 1.5 * passes * all_reduce(payload, ranks, per_node, constants)
 
 
 def decode(weights: float, kv_cache: float, tensor_parallel: int, constants: Constants) -> float:
@@ -49,7 +49,7 @@ def decode(weights: float, kv_cache: float, tensor_parallel: int, constants: Con
     return (weights + kv_cache) / (tensor_parallel * bandwidth)
 
 
-def tensor_parallel(layers: int, hidden: int, sequences: int, cards: int, constants: Constants, width: int) -> float:
+def tensor_parallel(layers: int, hidden: int, sequences: float, cards: int, constants: Constants, width: int) -> float:
     """Communication of one token of each sequence: two all-reduces a layer, of `hidden` numbers of `width` bytes for
     each sequence, inside a node."""
     return 2 * layers * all_reduce(sequences * hidden * width, cards, cards, constants)
