@@ -72,14 +72,14 @@ class RayJudge:
             except RayTaskError as error:
                 heard(error)
             except RayActorError as error:
-                heard(JudgeLostError(_first_line(error), for_good=_is_for_good(error)))
+                heard(JudgeLostError(_cause(error), for_good=_is_for_good(error)))
             except RayError as error:  # its answer was lost with its node
-                heard(JudgeLostError(_first_line(error), for_good=False))
+                heard(JudgeLostError(_cause(error), for_good=False))
 
         try:
             future = method.remote(*arguments).future()
         except RayActorError as error:
-            heard(JudgeLostError(_first_line(error), for_good=_is_for_good(error)))
+            heard(JudgeLostError(_cause(error), for_good=_is_for_good(error)))
             return
         future.add_done_callback(answered)
 
@@ -90,6 +90,9 @@ def _is_for_good(error: Exception) -> bool:
     return not isinstance(error, ActorUnavailableError)
 
 
-def _first_line(error: Exception) -> str:
+def _cause(error: Exception) -> str:
+    """Ray's messages begin with what happened and end with why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"

@@ -1,0 +1,162 @@
+"""The judges of a run as actors of Ray: started by one process, found by the others under the run's name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from ascent.cluster.connection import connected
+from ascent.cluster.judging.far import FarJudge, RayJudge
+from ascent.cluster.judging.messages import About, MessageError, about_of
+from ascent.cluster.judging.node import NodeJudge
+from ascent.cluster.judging.pool import JudgePool
+from ascent.cluster.nodes import Node
+from ascent.cluster.places import JudgePlace
+from ascent.config.sections import ClusterSection, SandboxSection
+from ascent.errors import InputError
+
+JUDGES_VARIABLE = "ASCENT_JUDGES"  # Ray's namespace of a run's judges, for the processes that a launcher starts
+_RESTARTS = 3  # of a judge whose node stands
+_CLOSED_WITHIN = 10.0  # seconds for judges to end their sandboxes
+_TOLD_EVERY = 30.0  # seconds
+
+
+def open_pool(settings: SandboxSection, section: ClusterSection) -> JudgePool:
+    """The judges of the run that this process belongs to, or where it belongs to none, a judge of its own on every node
+    of the cluster. Closed with the pool.
+
+    Raises InputError without a cluster, and where a node can't confine programs as well as is required.
+    """
+    with ExitStack() as stack:
+        cluster = stack.enter_context(connected(section))
+        labels = _labels(cluster.nodes())
+        name = os.environ.get(JUDGES_VARIABLE)
+        if name is None:
+            places = [JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in cluster.nodes()]
+            name = stack.enter_context(judges_started(places, settings, wait_minutes=section.wait_minutes))
+        judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
+        about = _stand(judges, section.wait_minutes)
+        return JudgePool(
+            judges,
+            about,
+            limits=settings.limits(),
+            require=settings.require,
+            allow_in_process=settings.allow_in_process,
+            sharers=int(os.environ.get("WORLD_SIZE", "1")),
+            opened=stack.pop_all(),
+        )
+
+
+@contextmanager
+def judges_started(
+    places: Sequence[JudgePlace], settings: SandboxSection, *, wait_minutes: float, nice: int = 19
+) -> Iterator[str]:
+    """A judge in each of the places, until the end of the block. Gives the name under which the run's other processes
+    find them (`JUDGES_VARIABLE`). `nice` is that of programs.
+
+    This process belongs to the cluster (`connection.connected`). Raises InputError where a place has no free cores
+    within `wait_minutes`, or a node can't confine programs as well as is required.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    name = f"ascent-judges-{uuid.uuid4().hex}"
+    labels = _labels([place.node for place in places])
+    actors = {}
+    try:
+        for place in places:
+            where = NodeAffinitySchedulingStrategy(place.node.id, soft=False)
+            actors[place.node.id] = (
+                ray.remote(NodeJudge)
+                .options(
+                    name=place.node.id,
+                    namespace=name,
+                    num_cpus=place.cpus,
+                    max_restarts=_RESTARTS,
+                    scheduling_strategy=where,
+                )
+                .remote(_sandbox_arguments(settings, place.cpus, nice))
+            )
+        _stand({labels[node]: RayJudge(actor) for node, actor in actors.items()}, wait_minutes)
+        yield name
+    finally:
+        closing = [actor.close.remote() for actor in actors.values()]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSED_WITHIN)
+        for actor in actors.values():
+            ray.kill(actor)
+
+
+def _sandbox_arguments(settings: SandboxSection, cpus: int, nice: int) -> dict[str, Any]:
+    """Plain data, since they travel: the arguments of `Sandbox`."""
+    return {
+        "slots": settings.slots or cpus,
+        "limits": asdict(settings.limits()),
+        "require": settings.require,
+        "packages": list(settings.packages),
+        "allow_in_process": settings.allow_in_process,
+        "nice": nice,
+    }
+
+
+def _find(name: str) -> dict[str, Any]:
+    """The judges of that name, by node. Raises InputError where there are none."""
+    import ray
+    from ray.util import list_named_actors
+
+    nodes = [each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == name]
+    if not nodes:
+        raise InputError(
+            f"{JUDGES_VARIABLE}={name}: the cluster has no judges of that name",
+            "The process that started the run is gone: start it again, or unset the variable.",
+        )
+    return {node: ray.get_actor(node, namespace=name) for node in sorted(nodes)}
+
+
+def _labels(nodes: Sequence[Node]) -> dict[str, str]:
+    """Node -> what people call it, with the start of its id where others have the same name."""
+    times = Counter(map(str, nodes))
+    return {node.id: str(node) if times[str(node)] == 1 else f"{node}, node {node.id[:8]}" for node in nodes}
+
+
+def _stand(judges: Mapping[str, FarJudge], wait_minutes: float) -> dict[str, About]:
+    """What all judges say of themselves, once they stand. Raises InputError where one doesn't in time, or can't judge
+    as is required."""
+    answers: dict[str, Future[object]] = {label: Future() for label in judges}
+    for label, judge in judges.items():
+        judge.about(answers[label].set_result)
+    left, missing = 60 * wait_minutes, set(answers.values())
+    while missing and left > 0:
+        missing = wait(missing, timeout=min(left, _TOLD_EVERY)).not_done
+        left -= _TOLD_EVERY
+        if missing and left > 0:
+            late = [label for label, answer in answers.items() if answer in missing]
+            print(f"waiting for judges: none yet on {', '.join(late)}", file=sys.stderr, flush=True)
+    if missing:
+        late = [label for label, answer in answers.items() if answer in missing]
+        raise InputError(
+            f"after {wait_minutes:g} minutes no judge stands on {', '.join(late)}: its cores are taken, or it is gone",
+            "Lower cluster.judge_cpus, or wait until other work has left the nodes (`ray status` lists what is free).",
+        )
+    said = {label: _read(answer.result()) for label, answer in answers.items()}
+    wrong = [f"{label}: {about.error}" for label, about in said.items() if about.error]
+    if wrong:
+        raise InputError("sandbox: " + "\n  ".join(wrong))
+    return said
+
+
+def _read(said: object) -> About:
+    """What a judge said of itself, or as its error that it said nothing."""
+    if isinstance(said, Exception):
+        return About(0, "none", f"its judge ended: {said}")
+    try:
+        return about_of(said)
+    except MessageError as error:
+        return About(0, "none", f"its judge gave no answer that can be read: {error}")
