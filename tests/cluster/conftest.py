@@ -1,0 +1,80 @@
+"""One Ray cluster for the whole session: a head and three nodes on this machine, two NPUs each on the software NPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CORES, DEVICES, NODES = 4, 2, 3
+_STORE = 80 * 2**20  # bytes of each node's object store, the least that Ray takes
+_OF_RAY = {
+    "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
+    "RAY_worker_niceness": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_num_prestart_python_workers": "0",
+}
+
+
+@dataclass
+class FakeCluster:
+    """A cluster of processes on this machine. `address` is the head's, HOST:PORT; `environment` that of its nodes."""
+
+    environment: dict[str, str]
+    ray_cluster: Any = field(repr=False, default=None)
+    nodes: list[Any] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """Of the head."""
+        return str(self.ray_cluster.address)
+
+    def add_node(self, *, cpus: int = CORES, devices: int = DEVICES) -> Any:
+        """One more node. A test that breaks nodes adds its own, and removes them at its end."""
+        resources = {"NPU": devices} if devices else {}
+        with self._in_environment():
+            return self.ray_cluster.add_node(num_cpus=cpus, num_gpus=0, resources=resources, object_store_memory=_STORE)
+
+    def remove(self, node: Any) -> None:
+        """Take a node away, whether or not it is still alive."""
+        self.ray_cluster.remove_node(node, allow_graceful=False)
+
+    def start(self) -> None:
+        """The head, which has no cores for anything, and the nodes."""
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": _STORE, "include_dashboard": False}
+        with self._in_environment():
+            self.ray_cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.add_node() for _ in range(NODES)]
+
+    @contextlib.contextmanager
+    def _in_environment(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
+    """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices."""
+    pytest.importorskip("ray")
+    folder = Path("/tmp") / f"ascent-ray-{os.getpid()}"  # a socket's path has room for 107 letters
+    folder.mkdir(exist_ok=True)
+    ours = {name: value for name, value in softnpu(devices=DEVICES).items() if os.environ.get(name) != value}
+    cluster = FakeCluster({**ours, **_OF_RAY, "RAY_TMPDIR": str(folder)})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        if cluster.ray_cluster is not None:
+            cluster.ray_cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
