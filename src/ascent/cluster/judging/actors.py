@@ -14,8 +14,8 @@ from typing import Any
 
 from ascent.cluster.connection import connected
 from ascent.cluster.judging.far import FarJudge, RayJudge
-from ascent.cluster.judging.messages import About, MessageError, about_of
-from ascent.cluster.judging.node import NodeJudge
+from ascent.cluster.judging.messages import About, MessageError, load_about
+from ascent.cluster.judging.node import NodeJudgeActor
 from ascent.cluster.judging.pool import JudgePool
 from ascent.cluster.nodes import Node
 from ascent.cluster.places import JudgePlace
@@ -39,7 +39,9 @@ def open_pool(settings: SandboxSection, section: ClusterSection) -> JudgePool:
         labels = _labels(cluster.nodes())
         name = os.environ.get(JUDGES_VARIABLE)
         if name is None:
-            places = [JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in cluster.nodes()]
+            places = [
+                JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in cluster.nodes() if node.cpus
+            ]
             name = stack.enter_context(judges_started(places, settings, wait_minutes=section.wait_minutes))
         judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
         about = _stand(judges, section.wait_minutes)
@@ -74,7 +76,7 @@ def judges_started(
         for place in places:
             where = NodeAffinitySchedulingStrategy(place.node.id, soft=False)
             actors[place.node.id] = (
-                ray.remote(NodeJudge)
+                ray.remote(NodeJudgeActor)
                 .options(
                     name=place.node.id,
                     namespace=name,
@@ -157,6 +159,6 @@ def _read(said: object) -> About:
     if isinstance(said, Exception):
         return About(0, "none", f"its judge ended: {said}")
     try:
-        return about_of(said)
+        return load_about(said)
     except MessageError as error:
         return About(0, "none", f"its judge gave no answer that can be read: {error}")

@@ -96,6 +96,7 @@ class Batches:
                 if not batch.programs:
                     return self.next()  # all of them were cancelled
                 self._nodes[node].batches.append(batch)
+                self._nodes[node] = self._nodes.pop(node)  # to the end: equally loaded nodes take turns
                 return batch
         return None
 

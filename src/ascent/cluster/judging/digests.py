@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ascent.cluster.judging.messages import digest, tests_text
+from ascent.cluster.judging.messages import digest, dump_tests
 from ascent.sandbox.types import Test
 
 _MOST = 100_000  # sequences of tests
@@ -29,7 +29,7 @@ class TestDigests:
             if (known := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 return known
-        found = tuple(tests), digest(tests_text(tests))
+        found = tuple(tests), digest(dump_tests(tests))
         with self._lock:
             self._known[key] = found
             if len(self._known) > _MOST:

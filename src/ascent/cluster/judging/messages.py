@@ -75,13 +75,13 @@ class About:
     error: str = ""
 
 
-def tests_text(tests: Sequence[Test]) -> str:
+def dump_tests(tests: Sequence[Test]) -> str:
     """Tests as text. Raises TypeError where a value isn't plain data."""
     return encode([{each.name: getattr(test, each.name) for each in fields(test)} for test in tests], refuse)
 
 
-def tests_of(text: str) -> tuple[Test, ...]:
-    """Back from `tests_text`. Raises MessageError."""
+def load_tests(text: str) -> tuple[Test, ...]:
+    """Back from `dump_tests`. Raises MessageError."""
     try:
         return tuple(_KINDS[row["kind"]](**row) for row in decode(text))
     except (MalformedError, TypeError, LookupError) as error:
@@ -93,7 +93,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def request_text(request: Request) -> str:
+def dump_request(request: Request) -> str:
     """A request as text."""
     programs = [
         [asked.program.source, asked.program.language, asked.program.prelude, asked.tests, _changed(asked), asked.later]
@@ -102,8 +102,8 @@ def request_text(request: Request) -> str:
     return json.dumps({"programs": programs, "tests": request.tests})
 
 
-def request_of(text: str) -> Request:
-    """Back from `request_text`. Raises MessageError, also where a text of tests isn't that of its digest."""
+def load_request(text: str) -> Request:
+    """Back from `dump_request`. Raises MessageError, also where a text of tests isn't that of its digest."""
     try:
         given = json.loads(text)
         programs = tuple(_asked(*row) for row in given["programs"])
@@ -126,13 +126,13 @@ def _asked(source: str, language: Language, prelude: str, tests: str, limits: An
     return Asked(Program(source, language, prelude), tests, None if limits is None else Limits(**limits), later is True)
 
 
-def answer_text(answer: Answer) -> str:
+def dump_answer(answer: Answer) -> str:
     """An answer as text."""
     return json.dumps({"verdicts": [asdict(verdict) for verdict in answer.verdicts], "missing": list(answer.missing)})
 
 
-def answer_of(text: object, counts: Sequence[int], least: Level) -> Answer:
-    """Back from `answer_text`, of a judge that was asked for programs with `counts` tests each and must confine them at
+def load_answer(text: object, counts: Sequence[int], least: Level) -> Answer:
+    """Back from `dump_answer`, of a judge that was asked for programs with `counts` tests each and must confine them at
     `least` so well. Raises MessageError."""
     given = _object(text, {"verdicts", "missing"})
     missing, verdicts = given["missing"], given["verdicts"]
@@ -170,13 +170,13 @@ def _verdict(given: Any, count: int, least: Level) -> Verdict:
     )
 
 
-def about_text(about: About) -> str:
+def dump_about(about: About) -> str:
     """What a judge says of itself, as text."""
     return json.dumps(asdict(about))
 
 
-def about_of(text: object) -> About:
-    """Back from `about_text`. Raises MessageError."""
+def load_about(text: object) -> About:
+    """Back from `dump_about`. Raises MessageError."""
     given = _object(text, {"slots", "level", "error"})
     if given["level"] not in LEVELS:
         raise MessageError(f"{given['level']!r:.40} is no level")

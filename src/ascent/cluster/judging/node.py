@@ -14,10 +14,10 @@ from ascent.cluster.judging.messages import (
     About,
     Answer,
     Asked,
-    about_text,
-    answer_text,
-    request_of,
-    tests_of,
+    dump_about,
+    dump_answer,
+    load_request,
+    load_tests,
 )
 from ascent.sandbox import Limits, Sandbox, SandboxError, Test, Verdict
 from ascent.sandbox.types import Language
@@ -26,11 +26,10 @@ _MOST_TESTS = 1 << 30  # characters of tests that are kept
 
 
 class NodeJudge:
-    """Made by Ray in a process of its own on its node (`actors.py`)."""
+    """Asked through messages; several questions at once."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """`settings` are the arguments of `Sandbox`, its limits as a mapping."""
-        _end_with_parent()
         self._tests = _KeptTests(_MOST_TESTS)
         self._sandbox: Sandbox | None = None
         self._error = ""
@@ -42,19 +41,19 @@ class NodeJudge:
     async def about(self) -> str:
         """What it can do (`About`). It answers at once, however much there is to judge."""
         if self._sandbox is None:
-            return about_text(About(0, "none", self._error))
-        return about_text(About(self._sandbox.slots, self._sandbox.level))
+            return dump_about(About(0, "none", self._error))
+        return dump_about(About(self._sandbox.slots, self._sandbox.level))
 
     async def judge(self, text: str) -> str:
         """Judge the programs of a `Request`; an `Answer`."""
-        request = request_of(text)
+        request = load_request(text)
         for name, content in request.tests.items():
             self._tests.keep(name, content)
         missing = {asked.tests for asked in request.programs if asked.tests not in self._tests}
         if missing:
-            return answer_text(Answer(missing=tuple(missing)))
+            return dump_answer(Answer(missing=tuple(missing)))
         verdicts = await asyncio.gather(*[self._verdict(asked) for asked in request.programs])
-        return answer_text(Answer(tuple(verdicts)))
+        return dump_answer(Answer(tuple(verdicts)))
 
     def _verdict(self, asked: Asked) -> asyncio.Future[Verdict]:
         if self._sandbox is None:
@@ -83,6 +82,15 @@ class NodeJudge:
             await asyncio.to_thread(self._sandbox.close)
 
 
+class NodeJudgeActor(NodeJudge):
+    """As Ray makes it, in a process of its own (`actors.py`)."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """See NodeJudge."""
+        _end_with_parent()
+        super().__init__(settings)
+
+
 class _KeptTests:
     """Tests by digest; those that were not used for longest are forgotten where they are too many."""
 
@@ -93,7 +101,7 @@ class _KeptTests:
     def keep(self, name: str, text: str) -> None:
         if name in self._kept:
             return
-        self._kept[name] = len(text), tests_of(text)
+        self._kept[name] = len(text), load_tests(text)
         self._size += len(text)
         while self._size > self._most and len(self._kept) > 1:
             _, (size, _) = self._kept.popitem(last=False)

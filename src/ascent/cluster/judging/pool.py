@@ -27,10 +27,10 @@ from ascent.cluster.judging.messages import (
     Asked,
     MessageError,
     Request,
-    about_of,
-    answer_of,
-    request_text,
-    tests_text,
+    dump_request,
+    dump_tests,
+    load_about,
+    load_answer,
 )
 from ascent.sandbox.errors import SandboxClosedError, SandboxError
 from ascent.sandbox.judge import make_plan
@@ -178,8 +178,8 @@ class JudgePool:
         node = self._nodes[batch.node]
         needed = {each.asked.tests: each.tests for each in batch.programs if each.asked.tests not in node.known}
         node.known |= needed.keys()
-        texts = {digest: tests_text(tests) for digest, tests in needed.items()}
-        request = request_text(Request(tuple(each.asked for each in batch.programs), texts))
+        texts = {digest: dump_tests(tests) for digest, tests in needed.items()}
+        request = dump_request(Request(tuple(each.asked for each in batch.programs), texts))
         node.judge.judge(request, lambda said: self._events.put(partial(self._heard, batch, said, again)))
 
     def _heard(self, batch: Batch, said: object, again: bool) -> None:
@@ -198,7 +198,7 @@ class JudgePool:
     def _read(self, batch: Batch, said: object, again: bool) -> None:
         node = self._nodes[batch.node]
         try:
-            answer = answer_of(said, [len(each.tests) for each in batch.programs], self._require)
+            answer = load_answer(said, [len(each.tests) for each in batch.programs], self._require)
         except MessageError as error:
             self._mask(self._batches.lose_batch(batch), f"{node.label} answered what is no verdict: {error}")
             return
@@ -252,7 +252,7 @@ class JudgePool:
             node.gone |= said.for_good
             return
         try:
-            about = about_of(said)
+            about = load_about(said)
         except MessageError:
             return
         if not judges and not about.error and LEVELS.index(about.level) >= LEVELS.index(self._require):
