@@ -27,6 +27,7 @@ VERBS = (
     "plan",
     "train",
     "serve",
+    "cluster",
     "generate",
     "evaluate",
     "tasks",

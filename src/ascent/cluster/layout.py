@@ -58,13 +58,12 @@ def lay_out(nodes: Sequence[Node], wanted: Wanted) -> Layout:
 
 
 def lay_out_after_loss(nodes: Sequence[Node], wanted: Wanted, before: Layout) -> Layout:
-    """The layout on the nodes that are left: of all ranks where these have room, else on fewer training nodes than
-    `before`, down to `min_nodes`, each with as many ranks as then, if the global batch can be dealt out to them. A rank
-    then makes `wanted.ranks / layout.ranks` times as many passes. Raises what `lay_out` raises, about the whole."""
+    """The layout on the nodes that are left: of all that is wanted where these have room, else of what is `smaller`.
+    Raises what `lay_out` raises, about the whole."""
     try:
         return lay_out(nodes, wanted)
     except DoesNotFitError as whole:
-        for fewer in smaller(replace(wanted, ranks=before.ranks, nodes=len(before.training) or None)):
+        for fewer in smaller(wanted, before):
             try:
                 return lay_out(nodes, fewer)
             except DoesNotFitError:
@@ -72,13 +71,19 @@ def lay_out_after_loss(nodes: Sequence[Node], wanted: Wanted, before: Layout) ->
         raise whole from None
 
 
-def smaller(wanted: Wanted) -> list[Wanted]:
-    """What a run that lost nodes may go on with, the largest first; [] where `nodes` and `min_nodes` allow none."""
-    if wanted.nodes is None or wanted.min_nodes is None or wanted.ranks % wanted.nodes:
+def smaller(wanted: Wanted, made: Layout) -> list[Wanted]:
+    """What a run that was laid out like `made` may go on with where nodes are lost, the largest first: fewer training
+    nodes, down to `min_nodes`, each with as many ranks as there, if the global batch can be dealt out to them. A rank
+    then makes `wanted.ranks / ranks` times as many passes, and all its passes are a whole number."""
+    if wanted.min_nodes is None or not made.training:
         return []
-    each = wanted.ranks // wanted.nodes
-    counts = (count for count in range(wanted.nodes - 1, wanted.min_nodes - 1, -1) if _divides(count * each, wanted))
-    return [replace(wanted, ranks=count * each, nodes=count, min_nodes=None) for count in counts]
+    each = made.training[0].ranks
+    counts = range(wanted.ranks // each - 1, wanted.min_nodes - 1, -1)
+    return [
+        replace(wanted, ranks=count * each, nodes=count, min_nodes=None)
+        for count in counts
+        if _divides(count * each, wanted)
+    ]
 
 
 # ---- placing ------------------------------------------------------------------------------------------------------
