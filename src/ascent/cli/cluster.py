@@ -1,4 +1,4 @@
-"""`ascent cluster`: several machines, joined by Ray: how they are joined, what would stand where, how it would scale."""
+"""`ascent cluster`: several machines joined by Ray: how they are joined, what would stand where, how it scales."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from ascent.cli.verb import Verbs, add_verb, tell
 from ascent.errors import InputError
 
-_NODES = "COUNTxDEVICES:KIND[:CORES], such as 4x8:npu; several for machines that differ"
+_NODES = "COUNTxDEVICES:KIND[:CORES], such as 4x8:npu; machines that differ with commas between them"
 
 
 def add(verbs: Verbs) -> None:
-    help_line = "several machines, joined by Ray: how they are joined, what would stand where, how it would scale"
+    help_line = "several machines joined by Ray: how they are joined, what would stand where, how it scales"
     cluster = verbs.add_parser("cluster", help=help_line, description=help_line)
     actions = cluster.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_plan(actions)
@@ -25,14 +25,14 @@ def _add_plan(actions: Verbs) -> None:
     plan.add_argument("config", type=Path, metavar="CONFIG", help="a run's YAML file")
     plan.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the file's")
     plan.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
-    plan.add_argument("--nodes", nargs="+", default=[], metavar="NODES", help=f"nodes that aren't there yet: {_NODES}")
+    plan.add_argument("--nodes", metavar="NODES", help=f"nodes that aren't there yet: {_NODES}")
     plan.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
 def _add_commands(actions: Verbs) -> None:
     lines = add_verb(actions, "commands", _commands, "the lines that join machines to a cluster, to paste")
     lines.add_argument("--head", required=True, metavar="ADDRESS[:PORT]", help="of the machine that is the head")
-    lines.add_argument("--nodes", nargs="+", required=True, metavar="NODES", help=f"the head first: {_NODES}")
+    lines.add_argument("--nodes", required=True, metavar="NODES", help=f"the head first: {_NODES}")
     lines.add_argument("--interface", metavar="NAME", help="between the machines (default: the one that leads there)")
     lines.add_argument("--ports", default="29400-29499", metavar="FIRST-LAST", help="the run's (cluster.ports)")
     lines.add_argument("--ray", metavar="RELEASE", help="that the machines have (default: the one that is here)")
@@ -43,10 +43,11 @@ def _add_simulate(actions: Verbs) -> None:
     simulate = add_verb(actions, "simulate", _simulate, "step time, communication, weights and judging of many cards")
     simulate.add_argument("model", nargs="?", metavar="MODEL", help="a hub id or a folder (default: a model of 7.6 B)")
     simulate.add_argument("--device", default="910B3", metavar="CARD", help="as of ascent plan (default: 910B3)")
-    simulate.add_argument("--cards", nargs="+", type=int, metavar="N", help="default: 8 to 1000")
+    simulate.add_argument("--cards", metavar="N,N,...", help="default: 8 to 1000")
     simulate.add_argument("--cards-a-node", type=int, default=8, metavar="K", help="default: 8")
     simulate.add_argument("--training-share", type=float, default=0.5, metavar="S", help="of the cards (default: 0.5)")
     simulate.add_argument("--tokens", type=int, metavar="T", help="of a training card and step (default: 32768)")
+    simulate.add_argument("--batch", type=int, metavar="T", help="tokens of a whole step, dealt out to the cards")
     simulate.add_argument("--micro-batches", type=int, metavar="N", help="of a step, with FSDP (default: 8)")
     simulate.add_argument("-tp", "--tensor-parallel", type=int, metavar="N", help="cards of a server (default: 4)")
     simulate.add_argument("--sequences", type=int, metavar="N", help="that a server samples at once (default: 64)")
@@ -61,7 +62,7 @@ def _plan(args: argparse.Namespace) -> int:
 
     if args.devices < 1:
         raise InputError(f"--devices {args.devices}: expected at least 1")
-    return tell(lambda: planned(args.config, args.overrides, args.devices, args.nodes), args)
+    return tell(lambda: planned(args.config, args.overrides, args.devices, _several(args.nodes)), args)
 
 
 def _commands(args: argparse.Namespace) -> int:
@@ -69,22 +70,24 @@ def _commands(args: argparse.Namespace) -> int:
     from ascent.cluster.nodes import by_hand
 
     ray = args.ray or installed()
-    nodes = by_hand(args.nodes)
+    nodes = by_hand(_several(args.nodes))
     return tell(lambda: commands(nodes, args.head, ray=ray, interface=args.interface, run_ports=args.ports), args)
 
 
 def _simulate(args: argparse.Namespace) -> int:
     from ascent.cluster.simulation import asked
 
+    if args.tokens is not None and args.batch is not None:
+        raise InputError("--tokens is of each training card, --batch of all of them; give one")
     given = {
         name: value
-        for name in ("tokens", "micro_batches", "tensor_parallel", "sequences")
+        for name in ("tokens", "batch", "micro_batches", "tensor_parallel", "sequences")
         if (value := getattr(args, name)) is not None
     }
     made = asked.asked(
         args.model,
         card=args.device,
-        cards=args.cards,
+        cards=_numbers(args.cards),
         cards_a_node=args.cards_a_node,
         training_share=args.training_share,
         constants=args.constants,
@@ -99,3 +102,14 @@ def _simulate(args: argparse.Namespace) -> int:
         except OSError as error:
             raise InputError(f"--svg {args.svg} can't be written: {error.strerror or error}") from error
     return tell(lambda: made, args)
+
+
+def _several(given: str | None) -> list[str]:
+    return [] if given is None else given.split(",")
+
+
+def _numbers(given: str | None) -> list[int] | None:
+    try:
+        return None if given is None else [int(word) for word in given.split(",")]
+    except ValueError as error:
+        raise InputError(f"--cards {given}: expected numbers with commas between them, such as 8,64,512") from error

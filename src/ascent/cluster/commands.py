@@ -11,6 +11,7 @@ import ipaddress
 import json
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +26,7 @@ TOKENS_SINCE = Version("2.52")  # the first release of Ray that can ask for a to
 OLDEST = Version("2.48")  # that Ascent is tested with
 _OBJECT_STORE = 200_000_000  # bytes: Ray carries messages here, no tensors
 _OPEN_FILES = 65536
-# why an interface must be named: a library that guesses takes the one of the host's name, which may be loopback's
+# what ranks meet and talk through
 _INTERFACES = {
     "npu": ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
     "cuda": ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
@@ -132,7 +133,9 @@ def head_address(head: str) -> tuple[str, int]:
         raise InputError(f"--head {head}: other machines can't reach {address}", "Give the address of its network.")
     port = int((found[2] or found[4] or ports.HEAD) if found else ports.HEAD)
     if not 1024 <= port <= 65535 or port in ports.taken():
-        raise InputError(f"--head {head}: expected a port from 1024 to 65535 that is nobody else's, such as {ports.HEAD}")
+        raise InputError(
+            f"--head {head}: expected a port from 1024 to 65535 that is nobody else's, such as {ports.HEAD}"
+        )
     return str(address), port
 
 
@@ -161,26 +164,32 @@ def _before(tokens: bool, on_head: bool) -> Iterator[Line]:
 
 
 def _head(node: Node, address: str, port: int, interface: str | None) -> Iterator[Line]:
-    found = interface or f"$(ip -o addr show to {address} | awk '{{print $2; exit}}')"
-    yield from _variables(node, found)
+    yield _interface(interface, f"ip -o addr show to {address} | awk '{{print $2; exit}}'")
+    yield from _variables(node)
     yield Line(
         "export RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=3000 RAY_health_check_failure_threshold=4",
         "a node that doesn't answer is known within 15 s instead of a minute",
     )
     words = ["--head", f"--node-ip-address={address}", f"--port={port}", "--include-dashboard=false"]
-    yield Line(f"ray start {shlex.join([*words, '--disable-usage-stats', *_options(node)])}")
+    yield _ray_start([*words, "--disable-usage-stats", *_options(node)])
 
 
 def _worker(node: Node, at: str, address: str, interface: str | None) -> Iterator[Line]:
-    found = interface or f"$(ip route get {address} | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p')"
-    yield from _variables(node, found)
-    yield Line(f"ray start {shlex.join([f'--address={at}', *_options(node)])}")
+    yield _interface(interface, f"ip route get {address} | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'")
+    yield from _variables(node)
+    yield _ray_start([f"--address={at}", *_options(node)])
 
 
-def _variables(node: Node, interface: str) -> Iterator[Line]:
+def _interface(given: str | None, found: str) -> Line:
+    if given is not None and not re.fullmatch(r"[\w.:@-]{1,15}", given):
+        raise InputError(f"--interface {given}: expected the name of a network interface, such as eth0 (ip -br addr)")
+    why = "between the machines; a library that guesses may take loopback's, and ranks wait for each other for ever"
+    return Line(f"INTERFACE={given or f'$({found})'}", why)
+
+
+def _variables(node: Node) -> Iterator[Line]:
+    yield Line("export " + " ".join(f'{name}="$INTERFACE"' for name in _INTERFACES[node.kind]))
     yield Line(f"ulimit -n {_OPEN_FILES}", "every rank, server and judge has its sockets and files")
-    names = " ".join(f'{name}="{interface}"' for name in _INTERFACES[node.kind])
-    yield Line(f"export {names}", "the interface between the machines; a guessed one may be loopback's, and ranks wait")
     if node.kind == "npu":
         yield Line(
             f"export HCCL_HOST_SOCKET_PORT_RANGE={ports.shown(ports.HCCL_HOST)} "
@@ -195,6 +204,10 @@ def _variables(node: Node, interface: str) -> Iterator[Line]:
     yield Line("export RAY_DEDUP_LOGS=0", "equal lines of several ranks are all shown")
 
 
+def _ray_start(words: list[str]) -> Line:
+    return Line(" \\\n  ".join(textwrap.wrap(f"ray start {shlex.join(words)}", 110, break_on_hyphens=False)))
+
+
 def _options(node: Node) -> Iterator[str]:
     yield f"--node-manager-port={ports.NODE_MANAGER}"
     yield f"--object-manager-port={ports.OBJECT_MANAGER}"
@@ -206,7 +219,7 @@ def _options(node: Node) -> Iterator[str]:
     yield f"--max-worker-port={ports.WORKERS.stop - 1}"
     yield f"--object-store-memory={_OBJECT_STORE}"
     if node.kind == "npu":
-        yield f"--resources={json.dumps({RESOURCES['npu']: node.devices})}"
+        yield f"--resources={json.dumps({RESOURCES['npu']: node.devices}, separators=(',', ':'))}"
     if node.kind == "cuda":
         yield f"--num-gpus={node.devices}"
 

@@ -1,0 +1,143 @@
+"""One training on so many cards: its times and shares, for each number of cards that is asked about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ascent.cluster.simulation import formulas
+from ascent.cluster.simulation.constants import Constants
+from ascent.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained, and how. `parameters` are held by the policy, of which a token meets `active`; `width` bytes
+    each. `tokens` of a training card and step, or `batch` tokens of all of them. Cards of a node and of a server;
+    `training_share` of the cards train, the rest sample `sequences` at once a server."""
+
+    name: str
+    parameters: float
+    active: float
+    layers: int
+    hidden: int
+    kv_bytes: float
+    width: int = 2
+    tokens: int = 32768
+    batch: int | None = None
+    micro_batches: int = 8
+    prompt: int = 512
+    completion: int = 1024
+    cards_a_node: int = 8
+    training_share: float = 0.5
+    tensor_parallel: int = 4
+    sequences: int = 64
+
+    @property
+    def payload(self) -> float:
+        """Bytes of the weights, and of their gradients."""
+        return self.parameters * self.width
+
+
+# 28 layers of 3584, 4 key-value heads of 128: what many models of this size are built like
+USUAL = Workload("a model of 7.6 billion parameters", 7.6e9, 7.6e9, 28, 3584, 57344.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One number of cards. Seconds of a step, but for `tp_share` (of a token's decoding), `programs` (a second) and
+    `judge_cores`. `gradients` is with whole copies, `gathers` with the policy in pieces; the steps are with the latter
+    and weights by a collective, in turn or with sampling beside the training."""
+
+    cards: int
+    training: int
+    replicas: int
+    hosts: int
+    compute: float
+    gradients: float
+    gathers: float
+    sampling: float
+    tp_share: float
+    weights_collective: float
+    weights_http: float
+    weights_relayed: float
+    programs: float
+    judge_cores: float
+
+    @property
+    def ddp_share(self) -> float:
+        """Of the update, with whole copies."""
+        return self.gradients / (self.compute + self.gradients)
+
+    @property
+    def fsdp_share(self) -> float:
+        """Of the update, with the policy in pieces."""
+        return self.gathers / (self.compute + self.gathers)
+
+    @property
+    def in_turn(self) -> float:
+        """A step where each phase waits for the one before."""
+        return self.sampling + self.compute + self.gathers + self.weights_collective
+
+    @property
+    def beside(self) -> float:
+        """A step that samples the next generation while it trains (rollout.staleness=1)."""
+        return max(self.sampling, self.compute + self.gathers) + self.weights_collective
+
+
+def point(workload: Workload, cards: int, constants: Constants) -> Point:
+    """The times of a training on so many cards. Raises InputError where they don't make a training and a server."""
+    training, replicas, hosts = _dealt(workload, cards)
+    tokens = workload.tokens if workload.batch is None else workload.batch / training
+    per_node, payload = workload.cards_a_node, workload.payload
+    compute = formulas.compute(workload.active, tokens, constants)
+    gathers = formulas.gathers(payload, training, per_node, workload.micro_batches, constants)
+    completions = tokens * training / (workload.prompt + workload.completion)
+    sampling, tp_share = _sampling(workload, completions / replicas, constants)
+    by_collective = formulas.weights_by_collective(payload, hosts, constants)
+    programs = completions / (max(sampling, compute + gathers) + by_collective)
+    return Point(
+        cards=cards,
+        training=training,
+        replicas=replicas,
+        hosts=hosts,
+        compute=compute,
+        gradients=formulas.gradients(payload, training, per_node, constants),
+        gathers=gathers,
+        sampling=sampling,
+        tp_share=tp_share,
+        weights_collective=by_collective,
+        weights_http=formulas.weights_from_one(payload, hosts, constants),
+        weights_relayed=formulas.weights_relayed(payload, hosts, constants),
+        programs=programs,
+        judge_cores=formulas.judging_cores(programs, constants),
+    )
+
+
+def _dealt(workload: Workload, cards: int) -> tuple[int, int, int]:
+    """Cards that train, servers, and hosts of servers."""
+    parallel = workload.tensor_parallel
+    if parallel > workload.cards_a_node:
+        raise InputError(
+            f"servers of {parallel} cards on nodes of {workload.cards_a_node}: a server stands on one node"
+        )
+    training = round(cards * workload.training_share)
+    replicas = (cards - training) // parallel
+    if training < 1 or replicas < 1:
+        raise InputError(
+            f"--cards {cards}: {training} train and {cards - training} sample, in servers of {parallel}",
+            "Take more cards, another --training-share, or a smaller -tp.",
+        )
+    return training, replicas, math.ceil(replicas / (workload.cards_a_node // parallel))
+
+
+def _sampling(workload: Workload, completions: float, constants: Constants) -> tuple[float, float]:
+    """Seconds that one server takes for so many completions, and the share of communication in a token's decoding.
+    Prompts' own pass isn't in it: it is one for a group."""
+    parallel, together = workload.tensor_parallel, workload.sequences
+    talk = formulas.tensor_parallel(workload.layers, workload.hidden, together, parallel, constants, workload.width)
+    read = formulas.decode(workload.payload, 0, parallel, constants)
+    context = workload.prompt + workload.completion / 2
+    with_cache = formulas.decode(workload.payload, together * context * workload.kv_bytes, parallel, constants)
+    tokens = max(1.0, completions / together) * workload.completion
+    return tokens * (with_cache + talk), talk / (talk + read)
