@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from ascent.cluster.judging.far import FarJudge, RayJudge
 from ascent.cluster.judging.messages import About, MessageError, load_about
 from ascent.cluster.judging.node import NodeJudgeActor
 from ascent.cluster.judging.pool import JudgePool
-from ascent.cluster.nodes import Node
+from ascent.cluster.labels import labelled
 from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.errors import InputError
@@ -36,12 +35,11 @@ def open_pool(settings: SandboxSection, section: ClusterSection) -> JudgePool:
     """
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(section))
-        labels = _labels(cluster.nodes())
+        nodes = cluster.nodes()
+        labels = {node.id: label for label, node in labelled(nodes).items()}
         name = os.environ.get(JUDGES_VARIABLE)
         if name is None:
-            places = [
-                JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in cluster.nodes() if node.cpus
-            ]
+            places = [JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in nodes if node.cpus]
             name = stack.enter_context(judges_started(places, settings, wait_minutes=section.wait_minutes))
         judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
         about = _stand(judges, section.wait_minutes)
@@ -70,7 +68,7 @@ def judges_started(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     name = f"ascent-judges-{uuid.uuid4().hex}"
-    labels = _labels([place.node for place in places])
+    labels = labelled([place.node for place in places])
     actors = {}
     try:
         for place in places:
@@ -86,7 +84,7 @@ def judges_started(
                 )
                 .remote(_sandbox_arguments(settings, place.cpus, nice))
             )
-        _stand({labels[node]: RayJudge(actor) for node, actor in actors.items()}, wait_minutes)
+        _stand({label: RayJudge(actors[node.id]) for label, node in labels.items()}, wait_minutes)
         yield name
     finally:
         closing = [actor.close.remote() for actor in actors.values()]
@@ -120,12 +118,6 @@ def _find(name: str) -> dict[str, Any]:
             "The process that started the run is gone: start it again, or unset the variable.",
         )
     return {node: ray.get_actor(node, namespace=name) for node in sorted(nodes)}
-
-
-def _labels(nodes: Sequence[Node]) -> dict[str, str]:
-    """Node -> what people call it, with the start of its id where others have the same name."""
-    times = Counter(map(str, nodes))
-    return {node.id: str(node) if times[str(node)] == 1 else f"{node}, node {node.id[:8]}" for node in nodes}
 
 
 def _stand(judges: Mapping[str, FarJudge], wait_minutes: float) -> dict[str, About]:
