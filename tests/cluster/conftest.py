@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ _OF_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_num_prestart_python_workers": "0",
 }
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+os.environ |= _TOKEN  # Ray reads it as it is imported, whoever does that first
 
 
 @dataclass
@@ -36,10 +39,11 @@ class FakeCluster:
         """Of the head."""
         return str(self.ray_cluster.address)
 
-    def add_node(self, *, cpus: int = CORES, devices: int = DEVICES) -> Any:
-        """One more node. A test that breaks nodes adds its own, and removes them at its end."""
+    def add_node(self, *, cpus: int = CORES, devices: int = DEVICES, **variables: str) -> Any:
+        """One more node, whose processes have these variables too. A test that breaks nodes adds its own, and removes
+        them at its end."""
         resources = {"NPU": devices} if devices else {}
-        with self._in_environment():
+        with self._in_environment(variables):
             return self.ray_cluster.add_node(num_cpus=cpus, num_gpus=0, resources=resources, object_store_memory=_STORE)
 
     def remove(self, node: Any) -> None:
@@ -56,21 +60,22 @@ class FakeCluster:
         self.nodes = [self.add_node() for _ in range(NODES)]
 
     @contextlib.contextmanager
-    def _in_environment(self) -> Iterator[None]:
+    def _in_environment(self, variables: Mapping[str, str] | None = None) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.environment.items():
+            for name, value in {**self.environment, **(variables or {})}.items():
                 patch.setenv(name, value)
             yield
 
 
 @pytest.fixture(scope="session")
 def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
-    """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices."""
+    """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices. It asks for
+    a token."""
     pytest.importorskip("ray")
     folder = Path("/tmp") / f"ascent-ray-{os.getpid()}"  # a socket's path has room for 107 letters
     folder.mkdir(exist_ok=True)
     ours = {name: value for name, value in softnpu(devices=DEVICES).items() if os.environ.get(name) != value}
-    cluster = FakeCluster({**ours, **_OF_RAY, "RAY_TMPDIR": str(folder)})
+    cluster = FakeCluster({**ours, **_OF_RAY, **_TOKEN, "RAY_TMPDIR": str(folder)})
     try:
         cluster.start()
         yield cluster

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from ascent.cluster.judging.actors import JUDGES_VARIABLE
+from ascent.cluster.connection import connected
+from ascent.cluster.judging.actors import JUDGES_VARIABLE, judges_started, open_pool
+from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
+from ascent.errors import InputError
 from ascent.sandbox import FunctionTest, Program
 from ascent.training.judging import open_judges
 from tests.cluster.conftest import FakeCluster
@@ -45,3 +52,42 @@ def test_a_killed_node_loses_no_verdict(ray_cluster: FakeCluster, section: Clust
     finally:
         if extra in ray_cluster.ray_cluster.worker_nodes:
             ray_cluster.remove(extra)
+
+
+ATTACHES = """
+import sys
+from ascent.cluster.judging.actors import open_pool
+from ascent.config.sections import ClusterSection, SandboxSection
+from ascent.sandbox import FunctionTest, Program
+with open_pool(SandboxSection(), ClusterSection(address=sys.argv[1])) as judges:
+    tests = [FunctionTest("f", (1,), 2)]
+    verdicts = [each.result(60) for each in [judges.submit(Program("def f(n): return 2"), tests) for _ in range(10)]]
+    print(judges.slots, sum(verdict.all_passed for verdict in verdicts))
+"""
+
+
+def test_processes_of_a_run_share_its_judges(ray_cluster: FakeCluster, section: ClusterSection) -> None:
+    with connected(section) as cluster:
+        places = [JudgePlace(node, 1) for node in cluster.nodes() if node.cpus]
+        with judges_started(places[:2], SETTINGS, wait_minutes=1, nice=0) as name:
+            variables = os.environ | {JUDGES_VARIABLE: name, "WORLD_SIZE": "2"}
+            command = [sys.executable, "-c", ATTACHES, ray_cluster.address]
+            ranks = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+            assert [rank.communicate(timeout=120)[0].split() for rank in ranks] == [["2", "10"]] * 2
+
+
+def test_what_cant_be_had_is_refused(section: ClusterSection, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(section) as cluster:
+        (node, *_) = [node for node in cluster.nodes() if node.cpus]
+        refused: list[tuple[JudgePlace, SandboxSection, str]] = [
+            (JudgePlace(node, node.cpus + 1), SETTINGS, "cores, of which 5 can't judge"),
+            (JudgePlace(node, node.cpus), SETTINGS, "no judge stands on"),
+            (JudgePlace(node, 1), SETTINGS.model_copy(update={"packages": ["no_such"]}), "no_such"),
+        ]
+        with judges_started([JudgePlace(node, 1)], SETTINGS, wait_minutes=1):
+            for place, settings, said in refused:
+                with pytest.raises(InputError, match=said), judges_started([place], settings, wait_minutes=0.05):
+                    pass
+    monkeypatch.setenv(JUDGES_VARIABLE, "ascent-judges-of-nobody")
+    with pytest.raises(InputError, match="no judges of that name"):
+        open_pool(SETTINGS, section)

@@ -126,7 +126,7 @@ def _models(reports: Sequence[NodeReport]) -> Iterator[Finding]:
         yield found(
             "A903",
             level,
-            f"{named(report.node for report in without)}: the model isn't there",
+            f"{_place([report.node for report in without], reports)}: the model isn't there",
             evidence=[without[0].model_error],
         )
     groups = _groups({report.node: report.model for report in asked if report.model})

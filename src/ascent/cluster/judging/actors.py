@@ -69,6 +69,11 @@ def judges_started(
 
     name = f"ascent-judges-{uuid.uuid4().hex}"
     labels = labelled([place.node for place in places])
+    few = [place for place in places if place.cpus > place.node.cpus]
+    if few:
+        raise InputError(
+            f"{few[0].node} has {few[0].node.cpus} cores, of which {few[0].cpus} can't judge", "Lower cluster.judge_cpus."
+        )
     actors = {}
     try:
         for place in places:
