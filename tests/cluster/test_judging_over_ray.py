@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from ascent.cluster.connection import connected
-from ascent.cluster.judging.actors import JUDGES_VARIABLE, judges_started, open_pool
+from ascent.cluster.judging.actors import JUDGES_VARIABLE, found_judges, judges_started, open_pool
+from ascent.cluster.judging.pool import JudgePool
 from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.errors import InputError
@@ -20,7 +23,7 @@ from tests.cluster.conftest import FakeCluster
 SETTINGS = SandboxSection(wall_seconds=5, cpu_seconds=2)
 DOUBLE = [FunctionTest("f", (n,), 2 * n) for n in range(3)]
 RIGHT, WRONG = Program("def f(n): return 2 * n"), Program("def f(n): return n * n")
-SLOW = Program("import time\ntime.sleep(0.5)\ndef f(n): return 2 * n")
+SLOW = Program("import time\ntime.sleep(0.3)\ndef f(n): return 2 * n")
 
 
 @pytest.fixture
@@ -32,26 +35,35 @@ def section(ray_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Cluste
 def test_a_run_with_a_cluster_is_judged_on_all_nodes(section: ClusterSection) -> None:
     with open_judges(SETTINGS, section) as judges:
         assert judges.slots == 3
-        futures = [judges.submit(RIGHT if n % 2 else WRONG, DOUBLE) for n in range(120)]
-        assert [future.result(60).all_passed for future in futures] == [bool(n % 2) for n in range(120)]
+        futures = [judges.submit(RIGHT if n % 2 else WRONG, DOUBLE) for n in range(12)]
+        assert [future.result(60).all_passed for future in futures] == [bool(n % 2) for n in range(12)]
         judges.check("python", DOUBLE)
         judges.keep_off_engines()
 
 
+@contextmanager
+def eager_judges(section: ClusterSection) -> Iterator[JudgePool]:
+    """One slot on every node, whose programs run at the priority of the tests."""
+    with connected(section) as cluster:
+        nodes = cluster.nodes()
+        places = [JudgePlace(node, 1) for node in nodes if node.cpus]
+        with (
+            judges_started(places, SETTINGS, wait_minutes=1, nice=0) as name,
+            found_judges(name, nodes, SETTINGS, wait_minutes=1) as found,
+        ):
+            yield found
+
+
 def test_a_killed_node_loses_no_verdict(ray_cluster: FakeCluster, section: ClusterSection) -> None:
     extra = ray_cluster.add_node(cpus=2, devices=0)
-    try:
-        with open_judges(SETTINGS, section) as judges:
-            assert judges.slots == 4
-            futures = [judges.submit(SLOW if n % 4 == 0 else RIGHT if n % 2 else WRONG, DOUBLE) for n in range(100)]
-            futures[20].result(60)
-            ray_cluster.remove(extra)
-            verdicts = [future.result(120) for future in futures]
-        assert [verdict.infrastructure_error for verdict in verdicts] == [None] * 100
-        assert [verdict.all_passed for verdict in verdicts] == [n % 4 == 0 or n % 2 == 1 for n in range(100)]
-    finally:
-        if extra in ray_cluster.ray_cluster.worker_nodes:
-            ray_cluster.remove(extra)
+    with eager_judges(section) as judges:
+        assert judges.slots == 4
+        futures = [judges.submit(SLOW if n % 10 == 0 else RIGHT if n % 2 else WRONG, DOUBLE) for n in range(100)]
+        futures[20].result(60)
+        ray_cluster.remove(extra)
+        verdicts = [future.result(120) for future in futures]
+    assert [verdict.infrastructure_error for verdict in verdicts] == [None] * 100
+    assert [verdict.all_passed for verdict in verdicts] == [n % 10 == 0 or n % 2 == 1 for n in range(100)]
 
 
 ATTACHES = """

@@ -17,6 +17,7 @@ from ascent.cluster.judging.messages import About, MessageError, load_about
 from ascent.cluster.judging.node import NodeJudgeActor
 from ascent.cluster.judging.pool import JudgePool
 from ascent.cluster.labels import labelled
+from ascent.cluster.nodes import Node
 from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.errors import InputError
@@ -34,24 +35,31 @@ def open_pool(settings: SandboxSection, section: ClusterSection) -> JudgePool:
     Raises InputError without a cluster, and where a node can't confine programs as well as is required.
     """
     with ExitStack() as stack:
-        cluster = stack.enter_context(connected(section))
-        nodes = cluster.nodes()
-        labels = {node.id: label for label, node in labelled(nodes).items()}
+        nodes = stack.enter_context(connected(section)).nodes()
         name = os.environ.get(JUDGES_VARIABLE)
         if name is None:
             places = [JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in nodes if node.cpus]
             name = stack.enter_context(judges_started(places, settings, wait_minutes=section.wait_minutes))
-        judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
-        about = _stand(judges, section.wait_minutes)
-        return JudgePool(
-            judges,
-            about,
-            limits=settings.limits(),
-            require=settings.require,
-            allow_in_process=settings.allow_in_process,
-            sharers=int(os.environ.get("WORLD_SIZE", "1")),
-            opened=stack.pop_all(),
-        )
+        pool = found_judges(name, nodes, settings, wait_minutes=section.wait_minutes)
+        pool.close_after(stack.pop_all())
+        return pool
+
+
+def found_judges(name: str, nodes: Sequence[Node], settings: SandboxSection, *, wait_minutes: float) -> JudgePool:
+    """The judges that another process, or this one, has started under that name on some of the cluster's `nodes`.
+
+    This process belongs to the cluster. Raises InputError where there are none, or they don't answer.
+    """
+    labels = {node.id: label for label, node in labelled(nodes).items()}
+    judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
+    return JudgePool(
+        judges,
+        _stand(judges, wait_minutes),
+        limits=settings.limits(),
+        require=settings.require,
+        allow_in_process=settings.allow_in_process,
+        sharers=int(os.environ.get("WORLD_SIZE", "1")),
+    )
 
 
 @contextmanager
@@ -72,9 +80,11 @@ def judges_started(
     few = [place for place in places if place.cpus > place.node.cpus]
     if few:
         raise InputError(
-            f"{few[0].node} has {few[0].node.cpus} cores, of which {few[0].cpus} can't judge", "Lower cluster.judge_cpus."
+            f"{few[0].node} has {few[0].node.cpus} cores, of which {few[0].cpus} can't judge",
+            "Lower cluster.judge_cpus.",
         )
-    actors = {}
+    actors: dict[str, Any] = {}
+    stood = False
     try:
         for place in places:
             where = NodeAffinitySchedulingStrategy(place.node.id, soft=False)
@@ -90,10 +100,11 @@ def judges_started(
                 .remote(_sandbox_arguments(settings, place.cpus, nice))
             )
         _stand({label: RayJudge(actors[node.id]) for label, node in labels.items()}, wait_minutes)
+        stood = True
         yield name
     finally:
-        closing = [actor.close.remote() for actor in actors.values()]
-        if closing:
+        if stood:
+            closing = [actor.close.remote() for actor in actors.values()]
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSED_WITHIN)
         for actor in actors.values():
             ray.kill(actor)

@@ -65,9 +65,8 @@ class JudgePool:
         require: Level,
         allow_in_process: bool = False,
         sharers: int = 1,
-        opened: ExitStack | None = None,
     ) -> None:
-        """`judges` by a name for people, with what they said of themselves; `opened` is closed with the pool."""
+        """`judges` by a name for people, with what they said of themselves."""
         self._limits, self._require, self._allow_in_process = limits, require, allow_in_process
         self._nodes = {label: _Node(judge, label) for label, judge in judges.items()}
         self._batches = Batches(sharers)
@@ -77,7 +76,7 @@ class JudgePool:
         self.level: Level = min((each.level for each in about.values()), key=LEVELS.index)
         self._digests = TestDigests()
         self._checked: dict[tuple[Language, str], str] = {("python", ""): ""}
-        self._opened = opened or ExitStack()
+        self._opened = ExitStack()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of `_closed` and what is put before it
         self._closed = self._ending = False
@@ -109,6 +108,10 @@ class JudgePool:
         """See `Sandbox.keep_off_engines`: of every node."""
         for node in self._nodes.values():
             node.judge.keep_off_engines()
+
+    def close_after(self, opened: ExitStack) -> None:
+        """Have what the judges need closed with the pool."""
+        self._opened = opened
 
     def close(self) -> None:
         """See `Sandbox.close`."""
