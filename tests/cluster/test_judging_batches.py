@@ -113,18 +113,18 @@ def test_programs_of_a_lost_node_go_elsewhere_singly_and_first() -> None:
     assert len(lost) == 16
     assert batches.lose("a") == ()
     assert not any(batches.holds(batch) for batch in sent if batch.node == "a")
-    again = []
+    again: list[str] = []
     batches.add("a", 1)  # it is back
     for batch in sent:
         if batch.node == "b":
             batches.ended(batch)
     while len(again) < 16:
-        batch = batches.next()
-        assert batch is not None
-        if len(batch.programs) == 1 and batch.programs[0].lost_on:
-            assert batch.node == "b"
-            again += names(batch)
-        batches.ended(batch)
+        given = batches.next()
+        assert given is not None
+        if len(given.programs) == 1 and given.programs[0].lost_on:
+            assert given.node == "b"
+            again += names(given)
+        batches.ended(given)
     assert sorted(again) == sorted(lost)
 
 
@@ -170,7 +170,8 @@ def test_nothing_is_forgotten_whatever_happens() -> None:
 def _live(chance: random.Random) -> None:
     batches = Batches(chance.randint(1, 3))
     programs, judged, lost = [program(str(n), later=n % 3 == 0) for n in range(300)], Counter[str](), Counter[str]()
-    left, sent, down = list(programs), [], {"a", "b", "c"}
+    left, down = list(programs), {"a", "b", "c"}
+    sent: list[Batch] = []
 
     def judge() -> None:
         batch = sent.pop(chance.randrange(len(sent)))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ascent.cluster.checking import shared_folder
 from ascent.cluster.checking.asked import asked_of
 from ascent.cluster.checking.reaching import Listener, reach
 from ascent.cluster.checking.shared_folder import answer, check_shared
@@ -67,7 +66,7 @@ def test_a_folder_that_cant_be_written_is_refused(tmp_path: Path, monkeypatch: p
     def refuse(path: Path) -> None:
         raise OSError(30, os.strerror(30))
 
-    monkeypatch.setattr(shared_folder.Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(InputError, match="can't be written: Read-only"):
         check_shared(tmp_path, lambda folder: {})
 

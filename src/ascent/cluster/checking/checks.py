@@ -107,7 +107,9 @@ def _probes(cluster: Cluster) -> AbstractContextManager[Probes]:
 def _look(
     there: Probes, cluster: Cluster, asked: Asked, *, whole_model: bool
 ) -> tuple[list[NodeReport], list[Finding]]:
-    sandbox = asked.sandbox and {"require": asked.sandbox.require, "packages": list(asked.sandbox.packages)}
+    sandbox = None
+    if asked.sandbox is not None:
+        sandbox = {"require": asked.sandbox.require, "packages": list(asked.sandbox.packages)}
     question = Question(asked.model, whole_model, sandbox)
     reports, found = there.look(question, _MODEL_SECONDS if whole_model and asked.model else _LOOK_SECONDS)
     if reports:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ascent.cluster.checking.node_report import NodeReport
 from ascent.environment import Finding
+from ascent.environment.finding import Level
 from ascent.environment.rules import found
 
 # where releases that differ compute or speak differently; of everything else a difference is only worth knowing
@@ -122,7 +123,7 @@ def _models(reports: Sequence[NodeReport]) -> Iterator[Finding]:
         return
     without = [report for report in asked if report.model_error]
     if without:
-        level = "error" if len(without) < len(asked) else "warning"  # all of them may fetch it from the hub
+        level: Level = "error" if len(without) < len(asked) else "warning"  # all of them may fetch it from the hub
         yield found(
             "A903",
             level,

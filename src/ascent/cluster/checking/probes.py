@@ -153,7 +153,7 @@ def probes(nodes: Mapping[str, Node]) -> Iterator[Probes]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    actors = {}
+    actors: dict[str, Any] = {}
     try:
         for label, node in nodes.items():
             where = NodeAffinitySchedulingStrategy(node.id, soft=False)

@@ -235,7 +235,7 @@ class JudgePool:
                 self._lost(node, f"no sign of life for {_SILENCE:.0f} s", for_good=False)
             elif node.asked is None and now >= node.look and not node.gone:
                 node.asked, node.look = now, now + (_PING if judges else _RETRY)
-                node.judge.about(lambda said, node=node: self._events.put(partial(self._alive, node, said)))
+                node.judge.about(partial(self._put_alive, node))
         if self._batches.nodes:
             self._alone_since = None
         elif self._alone_since is None:
@@ -245,6 +245,10 @@ class JudgePool:
 
     def _all_gone(self) -> bool:
         return all(node.gone for node in self._nodes.values())
+
+    def _put_alive(self, node: _Node, said: object) -> None:
+        """From whatever thread the answer comes in."""
+        self._events.put(partial(self._alive, node, said))
 
     def _alive(self, node: _Node, said: object) -> None:
         node.asked = None
