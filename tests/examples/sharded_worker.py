@@ -11,6 +11,7 @@ from typing import Any
 import accelerate.state
 from accelerate.utils import DistributedType
 
+from ascent.host.ending import end_at_once
 from ascent.training.launch import worker
 
 _original = accelerate.state.PartialState.__init__
@@ -25,4 +26,4 @@ def _init(self: Any, *positional: Any, **keywords: Any) -> None:
 
 if __name__ == "__main__":
     accelerate.state.PartialState.__init__ = _init
-    sys.exit(worker.main(sys.argv[1:]))
+    end_at_once(worker.main(sys.argv[1:]))

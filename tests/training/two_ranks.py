@@ -18,6 +18,7 @@ from tests.rollout.fake_servers import FakeServer, PostsOnce, address_of
 from tests.small_trainer import make_trainer
 from tests.training import drawing_on_two_ranks, records_on_two_ranks
 
+from ascent.host.ending import end_at_once
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.service import record
 from ascent.rollout.service.address import from_record
@@ -195,6 +196,7 @@ def main() -> None:
     lost_here_and_updating_there()
     for scenario in (*drawing_on_two_ranks.SCENARIOS, *records_on_two_ranks.SCENARIOS):
         scenario(POLICY, FOLDER, RANK, write)
+    end_at_once(0)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _add_simulate(actions: Verbs) -> None:
     simulate.add_argument("--training-share", type=float, default=0.5, metavar="S", help="of the cards (default: 0.5)")
     simulate.add_argument("--tokens", type=int, metavar="T", help="of a training card and step (default: 32768)")
     simulate.add_argument("--batch", type=int, metavar="T", help="tokens of a whole step, dealt out to the cards")
-    simulate.add_argument("--micro-batches", type=int, metavar="N", help="of a step, with FSDP (default: 8)")
+    simulate.add_argument("--pass-tokens", type=int, metavar="T", help="at most, of a card and pass (default: 4096)")
     simulate.add_argument("-tp", "--tensor-parallel", type=int, metavar="N", help="cards of a server (default: 4)")
     simulate.add_argument("--sequences", type=int, metavar="N", help="that a server samples at once (default: 64)")
     simulate.add_argument("--constants", type=Path, metavar="FILE", help="TOML: bandwidths and delays that you know")
@@ -99,7 +99,7 @@ def _simulate(args: argparse.Namespace) -> int:
         raise InputError("--tokens is of each training card, --batch of all of them; give one")
     given = {
         name: value
-        for name in ("tokens", "batch", "micro_batches", "tensor_parallel", "sequences")
+        for name in ("tokens", "batch", "pass_tokens", "tensor_parallel", "sequences")
         if (value := getattr(args, name)) is not None
     }
     made = asked.asked(

@@ -17,8 +17,8 @@ from ascent.config import algorithm_fields, renamed, trl_fields
 from ascent.config import file as config_file
 from ascent.config.sections import (
     AlarmsSection,
-    ClusterSection,
     AlgorithmSection,
+    ClusterSection,
     MemorySection,
     ModelSection,
     RewardSection,

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.training.batches.cases import CASES, Case, with_loss
 from tests.training.batches.ragged_batches import Generation, make, rows_of
 from tests.training.batches.windows import ALL_SAVINGS
 
 from ascent.config.trl_fields import NOTHING_SAVED
+from ascent.host.ending import end_at_once
 
 RANKS = 2
 
@@ -97,14 +98,12 @@ def train(name: str, policy: Path, folder: Path) -> None:
     torch.save(found, folder / f"{name}-{rank}.pt")
 
 
-def main(train: Callable[[str, Path, Path], None]) -> None:
-    """`train` all that are named, one after another, in the same processes."""
-    from accelerate import PartialState
-
+def main(train: Callable[[str, Path, Path], None]) -> NoReturn:
+    """`train` all that are named, one after another, in the same processes; then end this one."""
     policy, folder, *names = sys.argv[1:]
     for name in names:
         train(name, Path(policy), Path(folder))
-    PartialState().destroy_process_group()  # or its threads may end the process when it exits
+    end_at_once(0)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tests.training.batches.tiny_models import build, padded, ragged, trl_pass
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from ascent.host.ending import end_at_once
 from ascent.training.batches.passes.packed_forward import PackedForward
 
 RANK = int(os.environ["RANK"])
@@ -102,7 +103,7 @@ def main() -> None:
                     "way": packed.take_works()[-1].way,
                 }
     Path(sys.argv[1], f"{RANK}.json").write_text(json.dumps(found))
-    torch.distributed.destroy_process_group()
+    end_at_once(0)
 
 
 if __name__ == "__main__":

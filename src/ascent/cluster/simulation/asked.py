@@ -16,13 +16,12 @@ from ascent.memory.config_json import read_model
 CARDS = (8, 16, 32, 64, 128, 256, 512, 1000)
 _MOST_CARDS = 100_000
 _COLUMNS = (
-    ("cards", "train", "servers", "computes", "copies", "pieces", "sampling", "decode", "in turn", "beside")
-    + ("collective", "http", "relayed")
-    + ("programs/s", "cores")
+    *("cards", "train", "servers", "computes", "copies", "pieces", "sampling", "decode", "in turn", "beside"),
+    *("collective", "http", "relayed", "programs/s", "cores"),
 )
 _MEANINGS = (
-    "computes: forward and backward, s. copies, pieces: communication's share of an update with whole copies (one sum of",
-    "gradients) and with the policy in pieces (FSDP). sampling: s; decode: communication's share of a token's decoding.",
+    "computes: forward and backward, s. copies, pieces: communication's share of an update with whole copies (one sum",
+    "of gradients) and with the policy in pieces (FSDP). sampling: s. decode: communication's share of decoding.",
     "in turn, beside: s of a step in pieces; beside: the next generation is sampled while it trains. collective, http,",
     "relayed: s of a weight update (http: every host from the trainer). cores: that judge as fast as programs come.",
     "Upper bounds: no communication beside computing is taken off, and nobody is late.",
@@ -52,12 +51,13 @@ class Simulated:
             tokens = f"{work.batch} tokens a step"
         head = (
             f"{work.name} on {self.card}: {work.cards_a_node} cards a node, {work.training_share:.0%} of them train, "
-            f"servers of {work.tensor_parallel}; {tokens}, {work.micro_batches} micro-batches"
+            f"servers of {work.tensor_parallel}; {tokens}, at most {work.pass_tokens} a pass"
         )
         rows = [_COLUMNS, *map(_row, self.points)]
         wide = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
-        return "\n".join([head, "", *table, "", *_MEANINGS, "", *self._constant_lines(), *self._check_lines()])
+        lines = [head, "", *table, "", *_MEANINGS, "", self._takes_over(), ""]
+        return "\n".join([*lines, *self._constant_lines(), *self._check_lines()])
 
     def to_json(self) -> dict[str, Any]:
         """For programs: schema `ascent.cluster-simulate/1`; seconds, shares and units as in the names."""
@@ -75,6 +75,13 @@ class Simulated:
                 for each in self.points
             ],
         }
+
+    def _takes_over(self) -> str:
+        last = self.points[-1]
+        return (
+            f"with {last.cards} cards communication is half of an update where a training card has "
+            f"{last.half_step:.0f} tokens\na step (whole copies), or {last.half_pass:.0f} tokens a pass (pieces)"
+        )
 
     def _constant_lines(self) -> Iterator[str]:
         wide = max(map(len, NAMES))
@@ -136,7 +143,7 @@ def _check(workload: Workload) -> None:
     counts = {
         "--tokens": workload.tokens,
         "--batch": workload.batch or 1,
-        "--micro-batches": workload.micro_batches,
+        "--pass-tokens": workload.pass_tokens,
         "--cards-a-node": workload.cards_a_node,
         "--tensor-parallel": workload.tensor_parallel,
         "--sequences": workload.sequences,

@@ -22,7 +22,7 @@ _SHARES = {"compute_share", "memory_share", "slow_share"}
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What `constants.toml` says of them, in the units of their names. `tflops` and `memory_gb_s` are one card's, as its
+    """As `constants.toml` says what each is, in the unit of its name. `tflops` and `memory_gb_s` are one card's, as the
     vendor gives them. `sources`: name -> where the value is from."""
 
     tflops: float
@@ -45,7 +45,7 @@ class Constants:
 
     def changed(self, values: Mapping[str, float], source: str) -> Constants:
         """With other values, which are from `source`."""
-        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})  # type: ignore[arg-type]
+        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
 NAMES = tuple(each.name for each in fields(Constants) if each.name != "sources")
@@ -66,8 +66,24 @@ class Check:
 
 
 def of_card(card: Card, given: Path | None = None, measured: Path | None = None) -> tuple[Constants, list[Check]]:
-    """The defaults for this card, changed by a file of given ones, then by one of measured ones; and the checks that
-    the latter holds. Raises InputError for a file that isn't one, and where the card's speed isn't known from any."""
+    """The defaults for this card, changed by a file of measured ones, then by one of given ones; and the checks that
+    the former holds. Raises InputError for a file that isn't one, and where the card's speed isn't known from any."""
+    made, checks = defaults(card), []  # type: ignore[var-annotated]
+    if measured is not None:
+        found, checks = _measured(measured, card)
+        made = made.changed(found, f"measured, {measured}")
+    if given is not None:
+        made = made.changed(_given(given), f"given in {given}")
+    if made.tflops <= 0:
+        raise InputError(
+            f"how fast {card.name} computes isn't known",
+            "Give it: --constants FILE, with a line such as tflops = 320 (10^12 operations a second, 16-bit).",
+        )
+    return made, checks
+
+
+def defaults(card: Card) -> Constants:
+    """What is assumed where nothing was given or measured. `tflops` is 0 for a card whose speed isn't known."""
     text = resources.files(__package__).joinpath("constants.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     entries = {**tables["all"], **tables[card.kind]}
@@ -75,18 +91,7 @@ def of_card(card: Card, given: Path | None = None, measured: Path | None = None)
     sources = {name: str(entry["source"]) for name, entry in entries.items()}
     values |= {"tflops": card.tflops, "memory_gb_s": card.bandwidth / 1e9}
     sources |= dict.fromkeys(("tflops", "memory_gb_s"), f"the vendor's, {card.name}")
-    made, checks = Constants(**values, sources=sources), []  # type: ignore[arg-type]
-    if given is not None:
-        made = made.changed(_given(given), f"given in {given}")
-    if measured is not None:
-        found, checks = _measured(measured)
-        made = made.changed(found, f"measured, {measured}")
-    if made.tflops <= 0:
-        raise InputError(
-            f"how fast {card.name} computes isn't known",
-            "Give it: --constants FILE, with a line such as tflops = 320 (10^12 operations a second, 16-bit).",
-        )
-    return made, checks
+    return Constants(**values, sources=sources)
 
 
 def write_measured(path: Path, values: Mapping[str, float], checks: list[Check], about: Mapping[str, Any]) -> None:
@@ -110,7 +115,7 @@ def _given(path: Path) -> dict[str, float]:
     return {name: _checked(name, value, f"--constants {path}") for name, value in content.items()}
 
 
-def _measured(path: Path) -> tuple[dict[str, float], list[Check]]:
+def _measured(path: Path, card: Card) -> tuple[dict[str, float], list[Check]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -122,17 +127,21 @@ def _measured(path: Path) -> tuple[dict[str, float], list[Check]]:
         raise InputError(f"--measured {path}: expected schema {SCHEMA}, found {found}", _WRITES)
     where = f"--measured {path}"
     try:
+        kind = content["about"]["kind"]
         values = {str(name): _checked(name, value, where) for name, value in content["constants"].items()}
         checks = [
             Check(str(each["what"]), float(each["predicted"]), float(each["measured"])) for each in content["checks"]
         ]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{where}: incomplete ({type(error).__name__}: {error})", _WRITES) from error
+    if kind != card.kind:
+        raise InputError(f"{where}: measured on {kind}, but --device {card.name} is {card.kind}", _ON_CPU)
     if not all(each.measured > 0 for each in checks):
         raise InputError(f"{where}: a check that took no time", _WRITES)
     return values, checks
 
 
+_ON_CPU = "Name a device of that kind, such as --device cpu:16GB."
 _WRITES = "python benchmarks/cluster_simulation.py --output FILE writes one."
 
 

@@ -1,8 +1,8 @@
 """Seconds of what a step is made of, from payloads, counts of cards and constants. Bytes and seconds throughout.
 
 Collectives are rings in two levels: within each node, then between nodes with each card's part (the bandwidth terms of
-Rabenseifner, "Optimization of collective reduction operations", 2004, and of Patarasuk and Yuan, 2009; a start-up delay
-for each step of the ring). No overlap with computing is taken off, so these are upper bounds; stragglers aren't in them.
+Rabenseifner, "Optimization of collective reduction operations", 2004, and of Patarasuk and Yuan, 2009; a delay for each
+step of the ring). No overlap with computing is taken off, so these are upper bounds; stragglers aren't in them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def gradients(payload: float, ranks: int, per_node: int, constants: Constants) -
     return all_reduce(payload, ranks, per_node, constants, max(1.0, buckets))
 
 
-def gathers(payload: float, ranks: int, per_node: int, micro_batches: int, constants: Constants) -> float:
-    """Weights and gradients of a policy in pieces (FSDP): for each micro-batch two gathers and one scattered sum, each
-    half of an all-reduce. Those of the layers follow each other without a gap, so that each pass has one start."""
-    return 1.5 * micro_batches * all_reduce(payload, ranks, per_node, constants)
+def gathers(payload: float, ranks: int, per_node: int, passes: int, constants: Constants) -> float:
+    """Weights and gradients of a policy in pieces (FSDP): for each pass two gathers and one scattered sum, each half of
+    an all-reduce. Those of the layers follow each other without a gap, so that a pass has one start."""
+    return 1.5 * passes * all_reduce(payload, ranks, per_node, constants)
 
 
 def decode(weights: float, kv_cache: float, tensor_parallel: int, constants: Constants) -> float:
@@ -49,16 +49,14 @@ def decode(weights: float, kv_cache: float, tensor_parallel: int, constants: Con
     return (weights + kv_cache) / (tensor_parallel * bandwidth)
 
 
-def tensor_parallel(
-    layers: int, hidden: int, sequences: int, cards: int, constants: Constants, width: int = 2
-) -> float:
+def tensor_parallel(layers: int, hidden: int, sequences: float, cards: int, constants: Constants, width: int) -> float:
     """Communication of one token of each sequence: two all-reduces a layer, of `hidden` numbers of `width` bytes for
     each sequence, inside a node."""
     return 2 * layers * all_reduce(sequences * hidden * width, cards, cards, constants)
 
 
 def weights_by_collective(payload: float, hosts: int, constants: Constants) -> float:
-    """New weights to all servers through a broadcast; further hosts add the time of a chunk on its way down the tree."""
+    """New weights to all servers by a broadcast; further hosts add the time of a chunk on its way down the tree."""
     chunk = constants.collective_chunk_mib * MIB / (constants.between_gb_s * 1e9)
     return payload / (constants.collective_gb_s * 1e9) + math.log2(hosts) * chunk
 

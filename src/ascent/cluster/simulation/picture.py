@@ -1,4 +1,4 @@
-"""A simulation as an SVG picture: communication's share of an update, and seconds of a weight update, over the cards."""
+"""A simulation as an SVG picture: communication's shares, and seconds of a weight update, over the cards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def svg(made: Simulated) -> str:
         f"<title>{title}</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
         f'<text x="50" y="26" font-size="16" font-weight="600">{title}</text>',
-        f'<text x="50" y="46" fill-opacity="0.7">simulated; upper bounds without overlap</text>',
+        '<text x="50" y="46" fill-opacity="0.7">simulated; upper bounds without overlap</text>',
     ]
     top = max(0.1, *(line.value(each) for line in _SHARES for each in made.points))
     share_top = math.ceil(top * 10) / 10
@@ -56,14 +56,11 @@ def svg(made: Simulated) -> str:
     low, high = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
     high = max(high, low + 1)
     ticks = [(f"{10.0**power:g} s", (power - low) / (high - low)) for power in range(low, high + 1)]
-    parts += _plot(
-        520,
-        "seconds of a weight update",
-        made.points,
-        _WEIGHTS,
-        lambda value: (math.log10(value) - low) / (high - low),
-        ticks,
-    )
+
+    def height(value: float) -> float:
+        return (math.log10(value) - low) / (high - low)
+
+    parts += _plot(520, "seconds of a weight update", made.points, _WEIGHTS, height, ticks)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -86,10 +83,9 @@ def _plot(
 
     parts = [f'<text x="{left}" y="70" font-weight="600">{title}</text>']
     for name, share in ticks:
-        parts.append(
-            f'<line x1="{left}" x2="{left + _WIDE}" y1="{y(share):.1f}" y2="{y(share):.1f}" stroke="{_GRID}"/>'
-        )
-        parts.append(f'<text x="{left - 6}" y="{y(share) + 4:.1f}" text-anchor="end">{name}</text>')
+        at = y(share)
+        parts.append(f'<line x1="{left}" x2="{left + _WIDE}" y1="{at:.1f}" y2="{at:.1f}" stroke="{_GRID}"/>')
+        parts.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{name}</text>')
     for each in points:
         parts.append(f'<text x="{x(each.cards):.1f}" y="{_BOTTOM + 18}" text-anchor="middle">{each.cards}</text>')
     parts.append(f'<text x="{left + _WIDE / 2}" y="{_BOTTOM + 40}" text-anchor="middle">cards</text>')
@@ -100,17 +96,13 @@ def _plot(
         parts.append(f'<polyline points="{drawn}" fill="none" stroke="{line.colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3" fill="{line.colour}"/>' for across, down in places]
         ends.append((places[-1][1], line))
-    at = -math.inf
+    lowest = -math.inf
     for down, line in sorted(ends, key=lambda end: end[0]):
-        at = max(down + 4, at + _LEAST_APART)
-        parts.append(f'<text x="{left + _WIDE + 10}" y="{at:.1f}" fill="{line.colour}">{line.name}</text>')
+        lowest = max(down + 4, lowest + _LEAST_APART)
+        parts.append(f'<text x="{left + _WIDE + 10}" y="{lowest:.1f}" fill="{line.colour}">{line.name}</text>')
     return parts
 
 
 def _percents(top: float) -> list[tuple[str, float]]:
     step = 0.1 if top <= 0.5 else 0.2
-    return [
-        (f"{share * step:.0%}", share * step / top)
-        for share in range(round(top / step) + 1)
-        if share * step <= top + 1e-9
-    ]
+    return [(f"{count * step:.0%}", count * step / top) for count in range(int(top / step + 1e-9) + 1)]

@@ -13,8 +13,8 @@ from ascent.errors import InputError
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What is trained, and how. `parameters` are held by the policy, of which a token meets `active`; `width` bytes
-    each. `tokens` of a training card and step, or `batch` tokens of all of them. Cards of a node and of a server;
-    `training_share` of the cards train, the rest sample `sequences` at once a server."""
+    each. `tokens` of a training card and step, or `batch` tokens of all of them, in passes of at most `pass_tokens`.
+    Cards of a node and of a server; `training_share` of them train, the rest sample `sequences` at once a server."""
 
     name: str
     parameters: float
@@ -25,7 +25,7 @@ class Workload:
     width: int = 2
     tokens: int = 32768
     batch: int | None = None
-    micro_batches: int = 8
+    pass_tokens: int = 4096
     prompt: int = 512
     completion: int = 1024
     cards_a_node: int = 8
@@ -38,6 +38,10 @@ class Workload:
         """Bytes of the weights, and of their gradients."""
         return self.parameters * self.width
 
+    def dealt(self, training: int) -> float:
+        """Tokens of a step that one of so many training cards has."""
+        return self.tokens if self.batch is None else self.batch / training
+
 
 # 28 layers of 3584, 4 key-value heads of 128: what many models of this size are built like
 USUAL = Workload("a model of 7.6 billion parameters", 7.6e9, 7.6e9, 28, 3584, 57344.0)
@@ -47,7 +51,8 @@ USUAL = Workload("a model of 7.6 billion parameters", 7.6e9, 7.6e9, 28, 3584, 57
 class Point:
     """One number of cards. Seconds of a step, but for `tp_share` (of a token's decoding), `programs` (a second) and
     `judge_cores`. `gradients` is with whole copies, `gathers` with the policy in pieces; the steps are with the latter
-    and weights by a collective, in turn or with sampling beside the training."""
+    and weights by a collective, in turn or with sampling beside the training. Communication is half of an update where
+    a card has `half_step` tokens a step with whole copies, or `half_pass` tokens a pass in pieces."""
 
     cards: int
     training: int
@@ -56,6 +61,8 @@ class Point:
     compute: float
     gradients: float
     gathers: float
+    half_step: float
+    half_pass: float
     sampling: float
     tp_share: float
     weights_collective: float
@@ -88,10 +95,12 @@ class Point:
 def point(workload: Workload, cards: int, constants: Constants) -> Point:
     """The times of a training on so many cards. Raises InputError where they don't make a training and a server."""
     training, replicas, hosts = _dealt(workload, cards)
-    tokens = workload.tokens if workload.batch is None else workload.batch / training
+    tokens = workload.dealt(training)
+    passes = math.ceil(tokens / workload.pass_tokens)
     per_node, payload = workload.cards_a_node, workload.payload
     compute = formulas.compute(workload.active, tokens, constants)
-    gathers = formulas.gathers(payload, training, per_node, workload.micro_batches, constants)
+    gradients = formulas.gradients(payload, training, per_node, constants)
+    gathers = formulas.gathers(payload, training, per_node, passes, constants)
     completions = tokens * training / (workload.prompt + workload.completion)
     sampling, tp_share = _sampling(workload, completions / replicas, constants)
     by_collective = formulas.weights_by_collective(payload, hosts, constants)
@@ -102,8 +111,10 @@ def point(workload: Workload, cards: int, constants: Constants) -> Point:
         replicas=replicas,
         hosts=hosts,
         compute=compute,
-        gradients=formulas.gradients(payload, training, per_node, constants),
+        gradients=gradients,
         gathers=gathers,
+        half_step=gradients / compute * tokens,
+        half_pass=gathers / passes / compute * tokens,
         sampling=sampling,
         tp_share=tp_share,
         weights_collective=by_collective,
@@ -134,10 +145,10 @@ def _dealt(workload: Workload, cards: int) -> tuple[int, int, int]:
 def _sampling(workload: Workload, completions: float, constants: Constants) -> tuple[float, float]:
     """Seconds that one server takes for so many completions, and the share of communication in a token's decoding.
     Prompts' own pass isn't in it: it is one for a group."""
-    parallel, together = workload.tensor_parallel, workload.sequences
+    parallel, together = workload.tensor_parallel, max(1.0, min(workload.sequences, completions))
     talk = formulas.tensor_parallel(workload.layers, workload.hidden, together, parallel, constants, workload.width)
     read = formulas.decode(workload.payload, 0, parallel, constants)
     context = workload.prompt + workload.completion / 2
     with_cache = formulas.decode(workload.payload, together * context * workload.kv_bytes, parallel, constants)
-    tokens = max(1.0, completions / together) * workload.completion
+    tokens = max(1.0, completions / together) * workload.completion  # of one sequence after another
     return tokens * (with_cache + talk), talk / (talk + read)

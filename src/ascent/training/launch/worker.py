@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ascent import config
 from ascent.errors import InputError
+from ascent.host.ending import end_at_once
 from ascent.host.keeper import end_with_standard_input
 from ascent.host.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
@@ -82,8 +83,7 @@ def work(path: Path, *, resume: bool, debug: bool) -> int:
 
 
 def _leave_the_group() -> None:
-    """End this process's part in the process group, if there is one: a thread of it that finds the others gone may end
-    a process that is about to exit (SIGABRT), which a launcher takes for a failed training."""
+    """End this process's part in the process group, if there is one."""
     from accelerate import PartialState
 
     PartialState().destroy_process_group()
@@ -94,4 +94,4 @@ def _rank() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_at_once(main())
