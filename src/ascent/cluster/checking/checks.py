@@ -17,8 +17,8 @@ from ascent.cluster.checking.trying import check_all_reduce, check_neighbours
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.labels import labelled
 from ascent.cluster.nodes import in_order
+from ascent.cluster.ports import port_range
 from ascent.config import RunConfig
-from ascent.config.sections import ClusterSection
 from ascent.environment import Finding, display, exit_code
 from ascent.environment.finding import by_severity
 from ascent.errors import InputError
@@ -75,7 +75,7 @@ def check(asked: Asked, *, everything: bool = False) -> CheckReport:
     with connected(asked.section) as cluster, _probes(cluster) as there:
         reports, found = _look(there, cluster, asked, whole_model=True)
         found += clocks(there.clocks())
-        neighbours, ports = check_neighbours(there, _ports(asked.section))
+        neighbours, ports = check_neighbours(there, port_range(asked.section.ports))
         found += neighbours + check_all_reduce(there, reports, ports, asked.section.interface)
         return CheckReport(cluster.address, tuple(reports), tuple(by_severity(found)), everything)
 
@@ -88,7 +88,7 @@ def refuse_unfit(cluster: Cluster, config: RunConfig, run: Path) -> list[Finding
     asked = of_run(config, run)
     with _probes(cluster) as there:
         _, found = _look(there, cluster, asked, whole_model=False)
-        neighbours, _ = check_neighbours(there, _ports(asked.section))
+        neighbours, _ = check_neighbours(there, port_range(asked.section.ports))
         found += neighbours
     ours = [finding for finding in by_severity(found) if finding.rule.startswith(_STOPPING)]
     errors = [finding for finding in ours if finding.level == "error"]
@@ -117,8 +117,3 @@ def _look(
     if asked.run is not None:
         found += check_shared(asked.run, there.shared)
     return reports, found + check_admission(cluster.address)
-
-
-def _ports(section: ClusterSection) -> tuple[int, int]:
-    first, last = (int(port) for port in section.ports.split("-"))
-    return first, last

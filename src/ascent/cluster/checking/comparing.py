@@ -216,7 +216,9 @@ def _sandboxes(reports: Sequence[NodeReport]) -> Iterator[Finding]:
     """A910."""
     wrong = {report.node: report.sandbox_error for report in reports if report.sandbox_error}
     for text, nodes in _groups(wrong).items():
-        yield found("A910", "error", f"{_place(nodes, reports)}: programs can't be confined as required", evidence=[text])
+        yield found(
+            "A910", "error", f"{_place(nodes, reports)}: programs can't be confined as required", evidence=[text]
+        )
     levels = sorted({report.sandbox for report in reports if report.sandbox})
     if levels and not wrong:
         yield found("A910", "ok", f"programs are confined on every node ({' or '.join(levels)})")

@@ -40,10 +40,10 @@ class Probe:
         """See `shared_folder.answer`."""
         return shared_folder.answer(Path(folder), self._node.id)
 
-    def listen(self, first: int, last: int) -> int | str:
+    def listen(self, first: int, stop: int) -> int | str:
         """The port at which it listens from now on, or why it can't."""
         try:
-            self._listener = reaching.Listener(self._node.address, range(first, last + 1))
+            self._listener = reaching.Listener(self._node.address, range(first, stop))
         except InputError as error:
             return error.message
         return self._listener.port
@@ -120,9 +120,11 @@ class Probes:
         said = answers | {label: f"error: {why}" for label, why in faults.items()}
         return {label: (self.nodes[label].id, text) for label, text in said.items()}
 
-    def listen(self, ports: tuple[int, int]) -> dict[str, int | str]:
+    def listen(self, ports: range) -> dict[str, int | str]:
         """The port of each node, or why it has none."""
-        answers, faults = _answers({label: actor.listen.remote(*ports) for label, actor in self._actors.items()}, 60.0)
+        answers, faults = _answers(
+            {label: actor.listen.remote(ports.start, ports.stop) for label, actor in self._actors.items()}, 60.0
+        )
         return answers | faults
 
     def reach(self, pairs: Sequence[tuple[str, str]], ports: Mapping[str, int]) -> dict[tuple[str, str], str]:

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from ascent.cluster.checking.comparing import named
 from ascent.cluster.checking.node_report import NodeReport
 from ascent.cluster.checking.probes import Probes
+from ascent.cluster.ports import shown
 from ascent.environment import Finding, smoke
 from ascent.environment.rules import found
 
 
-def check_neighbours(probes: Probes, ports: tuple[int, int]) -> tuple[list[Finding], dict[str, int]]:
+def check_neighbours(probes: Probes, ports: range) -> tuple[list[Finding], dict[str, int]]:
     """A906, from every node to the one before and after it in their order; and the ports at which nodes listen."""
     said = probes.listen(ports)
     listening = {label: port for label, port in said.items() if isinstance(port, int)}
     deaf = {label: str(why) for label, why in said.items() if label not in listening}
     wrong = [
-        found("A906", "error", f"{label} can't listen at a port of {ports[0]}-{ports[1]}", evidence=[why])
+        found("A906", "error", f"{label} can't listen at a port of {shown(ports)}", evidence=[why])
         for label, why in deaf.items()
     ]
     labels = list(listening)
@@ -30,7 +31,7 @@ def check_neighbours(probes: Probes, ports: tuple[int, int]) -> tuple[list[Findi
         return wrong, listening
     if not pairs:
         return [found("A906", "ok", f"{named(labels)} is alone: no neighbours")], listening
-    return [found("A906", "ok", f"neighbours reach each other at ports {ports[0]}-{ports[1]}")], listening
+    return [found("A906", "ok", f"neighbours reach each other at ports {shown(ports)}")], listening
 
 
 def check_all_reduce(
