@@ -3,9 +3,10 @@
     python benchmarks/judging_over_nodes.py [--nodes 1 2 3] [--rounds 4] [--seconds 3] [--json FILE]
 
 The nodes are Ray's, on this machine, each with a judge of one slot; the sandbox in process has as many slots as there
-are nodes. Both judge the same programs in turns (A B A B ...): a short one, for which the cores count and what a message
-costs, and one that sleeps, as slow programs do, for which the number of slots counts. CPU time is that of this process
-with its threads: what a trainer pays for a program besides judging. All programs run at the priority of the benchmark.
+are nodes. Both judge the same programs in turns (A B A B ...): a short one, for which the cores count and what a
+message costs, and one that sleeps, as slow programs do, for which the number of slots counts. CPU time is that of this
+process with its threads: what a trainer pays for a program besides judging. All programs run at the priority of the
+benchmark.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PROGRAMS = {
     "short": Program(f"{PADDING}def double(n):\n    return 2 * n\n"),
     "sleeps 0.1 s": Program(f"{PADDING}import time\ntime.sleep(0.1)\ndef double(n):\n    return 2 * n\n"),
 }
-WAITING = 32  # programs a slot: as many as make full batches
+WAITING = 24  # programs a slot: enough for full batches
 
 
 @contextmanager

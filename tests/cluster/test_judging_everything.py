@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -14,6 +13,7 @@ from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.sandbox import Limits, Outcome, Program, Sandbox, Test, Verdict
 from ascent.sandbox.attack import LIMITS, arena, judged_by
+from ascent.sandbox.hostile import attacks
 from tests.cluster.conftest import FakeCluster
 from tests.sandbox.test_sandbox_datasets import humaneval, mbpp, mutants, needs_data
 from tests.sandbox.test_sandbox_hostile import at_a_limit, runnable
@@ -54,19 +54,19 @@ def differing(
     return different, far
 
 
-def test_hostile_programs(pool: JudgePool) -> None:
+@pytest.mark.parametrize("kind", sorted({attack.kind for attack in attacks()}))
+def test_hostile_programs(pool: JudgePool, kind: str) -> None:
     with arena() as ground:
         jobs = [
             (attack.name, Program(ground.fill(attack.source), attack.language), judged_by(attack, ground.wanted))
-            for attack in runnable()
+            for attack in runnable([kind])
         ]
         different, verdicts = differing(pool, jobs, LIMITS)
         assert list(ground.traces()) == []
     assert different == {}
-    assert len(jobs) > 200
+    assert len(jobs) >= 15
     assert sum(verdict.passed for verdict in verdicts) == 0
-    assert sum(not at_a_limit(verdict) for verdict in verdicts) > 100
-    assert len(Counter(outcome for verdict in verdicts for outcome in verdict.outcomes)) >= 6
+    assert any(not at_a_limit(verdict) for verdict in verdicts), "some are compared by their outcomes"
 
 
 @needs_data
