@@ -27,7 +27,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from ascent.cluster.simulation import formulas
-from ascent.cluster.simulation.constants import Check, Constants, defaults, write_measured
+from ascent.cluster.simulation.constants import Check, Constants, defaults, spread, write_measured
 from ascent.host.machine_share import usable_cores
 from ascent.memory.cards import card
 
@@ -121,6 +121,7 @@ def main() -> None:
     print(f"{delay:.0f} us and {bandwidth:.2f} GB/s, from {fewest} ranks on {usable_cores()} cores")
     for check in made:
         print(f"{check.what:<34} {check.predicted * 1e3:9.2f} ms  {check.measured * 1e3:9.2f} ms  {check.error:+.0%}")
+    print(spread(made))
     if args.output:
         about = {"kind": "cpu", "cores": usable_cores(), "ranks": sorted(measured), "backend": "gloo"}
         write_measured(args.output, values, made, about)

@@ -8,10 +8,13 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ascent.rollout.service.processes import start_ticks
 
 CORES, DEVICES, NODES = 4, 2, 3
 _STORE = 80 * 2**20  # bytes of each node's object store, the least that Ray takes
@@ -22,8 +25,6 @@ _OF_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_num_prestart_python_workers": "0",
 }
-_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-os.environ |= _TOKEN  # Ray reads it as it is imported, whoever does that first
 
 
 @dataclass
@@ -50,6 +51,14 @@ class FakeCluster:
         """Take a node away, whether or not it is still alive."""
         self.ray_cluster.remove_node(node, allow_graceful=False)
 
+    def heal(self) -> None:
+        """Replace the nodes that a test has broken."""
+        for number, node in enumerate(self.nodes):
+            raylet = start_ticks(raylet_of_node(node))
+            if raylet is None:
+                self.remove(node)
+                self.nodes[number] = self.add_node()
+
     def start(self) -> None:
         """The head, which has no cores for anything, and the nodes."""
         from ray.cluster_utils import Cluster
@@ -67,19 +76,28 @@ class FakeCluster:
             yield
 
 
+def raylet_of_node(node: Any) -> int:
+    """The process of a node."""
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
-    """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices. It asks for
-    a token."""
-    pytest.importorskip("ray")
+    """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray isn't installed")
     folder = Path("/tmp") / f"ascent-ray-{os.getpid()}"  # a socket's path has room for 107 letters
     folder.mkdir(exist_ok=True)
     ours = {name: value for name, value in softnpu(devices=DEVICES).items() if os.environ.get(name) != value}
-    cluster = FakeCluster({**ours, **_OF_RAY, **_TOKEN, "RAY_TMPDIR": str(folder)})
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        if cluster.ray_cluster is not None:
-            cluster.ray_cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    cluster = FakeCluster({**ours, **_OF_RAY, **token, "RAY_TMPDIR": str(folder)})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in token.items():  # this process belongs to the cluster too; Ray reads them when it is imported
+            patch.setenv(name, value)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            if cluster.ray_cluster is not None:
+                cluster.ray_cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)

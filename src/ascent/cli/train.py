@@ -30,8 +30,16 @@ def add(verbs: Verbs) -> None:
     verb.add_argument(
         "--launcher",
         choices=sorted(LAUNCHERS),
-        default="local",
-        help="how several processes are started (default: local, all on this machine)",
+        help="how processes are started (default: ray where cluster.address is set, else local, all on this machine)",
+    )
+    verb.add_argument(
+        "--keep-going",
+        type=int,
+        nargs="?",
+        const=3,
+        metavar="N",
+        help="where processes fail go on from the last checkpoint, at most N times (default: 3; on a cluster, also "
+        "without this: cluster.max_restarts)",
     )
     verb.add_argument(
         "--force",
@@ -47,6 +55,8 @@ def _train(args: argparse.Namespace) -> int:
 
     if args.devices < 1:
         raise InputError(f"--devices {args.devices}: expected at least 1")
+    if args.keep_going is not None and args.keep_going < 0:
+        raise InputError(f"--keep-going {args.keep_going}: expected a number of restarts")
     words = [word for word in (args.config, *args.overrides) if word is not None]
     if args.resume is not None:
         reserved = beginning.resumed_run(args.resume)
@@ -63,6 +73,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.force and settings.memory.check == "refuse":
         settings = settings.model_copy(update={"memory": settings.memory.model_copy(update={"check": "warn"})})
     check_sources(settings.tasks.train, settings.tasks.held_out, settings.tasks.seed)
+    args.launcher = args.launcher or ("local" if settings.cluster.address is None else "ray")
     with reserved as run:
         run_directory.write_text(run.config, settings.to_yaml())
         return _begin(run, settings, args)
@@ -75,12 +86,13 @@ def _begin(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> 
     from ascent.rollout.service.sharing import devices_of_servers
 
     set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
+    here = args.launcher != "ray"  # else this machine may have no device at all
     checked = preflight(
         weight_updates=True,
         sleep_mode=settings.memory.engine_sleep,
         server_mode=settings.rollout.mode == "server",
-        trainer_devices=tuple(range(args.devices)),
-        server_devices=devices_of_servers(settings, args.devices),
+        trainer_devices=tuple(range(args.devices)) if here else (),
+        server_devices=devices_of_servers(settings, args.devices) if here else (),
     )
     write_environment(run.path, checked)
     refuse_unfit(checked, "train", args)
@@ -92,18 +104,18 @@ def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
     from ascent.environment import explain_failure
 
     resume = args.resume is not None
-    try:
-        if args.devices > 1:
-            launch = load(LAUNCHERS, args.launcher)
-            code = launch(run.path, args.devices, resume=resume, debug=args.debug)
-        else:
-            from ascent.training.launch.worker import work
+    if args.devices > 1 or args.keep_going is not None or args.launcher != "local":
+        launch = load(LAUNCHERS, args.launcher)
+        code = launch(run.path, args.devices, resume=resume, debug=args.debug, restarts=args.keep_going)
+    else:
+        from ascent.training.launch.worker import work
 
+        try:
             code = work(run.path, resume=resume, debug=args.debug)
-    except InputError:
-        raise
-    except Exception:  # noqa: BLE001 - the worker has printed and kept it
-        code = EXIT_BAD
+        except InputError:
+            raise
+        except Exception:  # noqa: BLE001 - `work` has printed and kept it
+            code = EXIT_BAD
     if code == EXIT_BAD:
         failures = run.failures()
         known = explain_failure("\n".join(failure.read_text(encoding="utf-8") for failure in failures))

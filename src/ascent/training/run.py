@@ -344,12 +344,12 @@ def _judgeable(tasks: RunTasks, sandbox: Judges, say: Say) -> RunTasks:
 
 @contextlib.contextmanager
 def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # the steps are shown here; it would print them once a machine
     if not trainer.accelerator.is_main_process:
         yield
         return
-    from transformers import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)  # the steps are shown here
     with StepProgress() as progress:
         recorder.watchers.insert(0, progress.step)  # an alarm is told below its step
         recorder.on_sampled = progress.sampled

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ascent.cluster.simulation.constants import NAMES, Check, Constants, of_card
+from ascent.cluster.simulation.constants import NAMES, Check, Constants, of_card, spread
 from ascent.cluster.simulation.points import USUAL, Point, Workload, point
 from ascent.errors import InputError
 from ascent.memory.cards import card as card_named
@@ -100,6 +100,7 @@ class Simulated:
                 f"  {check.what:<{wide}}  {check.predicted * 1e3:9.3f} ms  {check.measured * 1e3:9.3f} ms  "
                 f"{check.error:+.0%}"
             )
+        yield spread(self.checks)
 
 
 def asked(

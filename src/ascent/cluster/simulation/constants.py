@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -65,6 +65,15 @@ class Check:
         return self.predicted / self.measured - 1
 
 
+def spread(checks: Sequence[Check]) -> str:
+    """How far off the predictions are, in a sentence; "" without any."""
+    if not checks:
+        return ""
+    off = sorted(abs(check.error) for check in checks)
+    half = off[(len(off) - 1) // 2]
+    return f"of {len(off)} predictions half are off by at most {half:.0%}, all by at most {off[-1]:.0%}"
+
+
 def of_card(card: Card, given: Path | None = None, measured: Path | None = None) -> tuple[Constants, list[Check]]:
     """The defaults for this card, changed by a file of measured ones, then by one of given ones; and the checks that
     the former holds. Raises InputError for a file that isn't one, and where the card's speed isn't known from any."""
@@ -94,7 +103,7 @@ def defaults(card: Card) -> Constants:
     return Constants(**values, sources=sources)
 
 
-def write_measured(path: Path, values: Mapping[str, float], checks: list[Check], about: Mapping[str, Any]) -> None:
+def write_measured(path: Path, values: Mapping[str, float], checks: Sequence[Check], about: Mapping[str, Any]) -> None:
     """A file for `measured`. `about` says on what they were measured."""
     content = {
         "schema": SCHEMA,

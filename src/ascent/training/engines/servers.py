@@ -16,7 +16,7 @@ from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.platform import engine_kind, installed_vllm
-from ascent.rollout.service import record
+from ascent.rollout.service import placed, record
 from ascent.rollout.service.address import ServiceAddress, standing_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.server_command import allows_pickled_handles
@@ -25,6 +25,7 @@ from ascent.rollout.service.sharing import shared_devices
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.base import Place
 from ascent.rollout.weights.transports.choice import check_fits, choose, transport
+from ascent.rollout.weights.transports.own_address import of_interface
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.ranks import Ranks
@@ -45,7 +46,9 @@ def serving(
     with contextlib.ExitStack() as stack:
         with _all_or_none(agreement):
             address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
-        served = _join(address, config.rollout, engine.dtype, run.path.name, agreement)
+        served = _join(
+            address, config.rollout, engine.dtype, run.path.name, agreement, interface=config.cluster.interface
+        )
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
             raise InputError(
@@ -76,14 +79,21 @@ def connect(
 
 
 def _join(
-    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, agreement: Agreement
+    address: ServiceAddress | None,
+    rollout: RolloutSection,
+    dtype: str,
+    name: str,
+    agreement: Agreement,
+    *,
+    interface: str | None = None,
 ) -> ServedEngine:
-    """Rank 0, which knows the address, holds the service; the others join it."""
+    """Rank 0, which knows the address, holds the service; the others join it. `interface`: of this machine, at which
+    servers reach it; None: found out."""
     served: ServedEngine | None = None
     shared: tuple[ServiceAddress, str] | None = None
     with _all_or_none(agreement):
         if address is not None:
-            delivery = _delivery(rollout, address, dtype, agreement.ranks.count)
+            delivery = _delivery(rollout, address, dtype, agreement.ranks.count, interface)
             served = ServedEngine(address, delivery, holder_name=name, dtype=dtype)
             shared = (address, served.hold)
     shared = agreement.ranks.exchange(shared)[0]
@@ -110,7 +120,9 @@ def _all_or_none(agreement: Agreement) -> Iterator[None]:
     agreement.raise_on_all_ranks(failure)
 
 
-def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int) -> WeightDelivery:
+def _delivery(
+    rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int, interface: str | None = None
+) -> WeightDelivery:
     name = address.transport or remote_transport(rollout, processes)
     if rollout.transport not in ("auto", name):
         raise InputError(
@@ -118,7 +130,8 @@ def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, proc
             f"Leave rollout.transport out, or start the service with --transport {rollout.transport}.",
         )
     dtype = address.dtype or dtype
-    return WeightDelivery(transport(name, dtype, str(devices.current())), dtype, verify=rollout.verify)
+    here = None if interface is None else of_interface(interface)
+    return WeightDelivery(transport(name, dtype, str(devices.current()), address=here), dtype, verify=rollout.verify)
 
 
 def own_transport(config: RunConfig, processes: int) -> str:
@@ -178,30 +191,11 @@ def _service(config: RunConfig, engine: EngineSettings, run: RunDirectory, proce
 def _own_service(
     config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int
 ) -> Iterator[ServiceAddress]:
-    rollout, kind = config.rollout, engine_kind()
-    places = () if kind == "cpu" else config.server_devices(processes)
-    if places and kind == devices.kind() and max(places) >= devices.count():
-        raise InputError(
-            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
-            f"{devices.count() - 1}), of which the training takes the first {processes}",
-            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
-        )
-    settings = ServiceSettings(
-        replace(
-            engine,
-            external_launcher=False,
-            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
-            engine_share=engine.engine_share if _shares_device(config, processes) else _OWN_DEVICE_SHARE,
-        ),
-        kind,
-        replicas=rollout.replicas,
-        tensor_parallel=rollout.tensor_parallel_size,
-        devices=places,
-        transport=own_transport(config, processes),
-        worker_extension=WORKER_EXTENSION,
-        max_restarts=rollout.max_restarts,
-        restart_window=60.0 * rollout.restart_window_minutes,
-    )
+    where = placed.folder()
+    settings = _own_settings(config, engine, processes, elsewhere=where is not None)
+    if where is not None:
+        yield placed.ask(where, settings, run.path.name)
+        return
     name = record.name_for(f"{run.path.name}-{os.getpid()}")
     try:
         with running_service(settings, name=name, log_folder=run.path / "servers") as address:
@@ -209,3 +203,32 @@ def _own_service(
     except ServiceStartError as error:
         print(error.log_text, file=sys.stderr)
         raise InputError(f"rollout.mode=server: {error}", "The end of its log is shown above.") from error
+
+
+def _own_settings(config: RunConfig, engine: EngineSettings, processes: int, *, elsewhere: bool) -> ServiceSettings:
+    """The run's own servers, on this machine or where the launcher places them."""
+    rollout, kind = config.rollout, engine_kind()
+    places = () if kind == "cpu" or elsewhere else config.server_devices(processes)
+    if places and kind == devices.kind() and max(places) >= devices.count():
+        raise InputError(
+            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
+            f"{devices.count() - 1}), of which the training takes the first {processes}",
+            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
+        )
+    shares = not elsewhere and _shares_device(config, processes)
+    return ServiceSettings(
+        replace(
+            engine,
+            external_launcher=False,
+            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
+            engine_share=engine.engine_share if shares else _OWN_DEVICE_SHARE,
+        ),
+        kind,
+        replicas=rollout.replicas,
+        tensor_parallel=rollout.tensor_parallel_size,
+        devices=places,
+        transport=remote_transport(rollout, processes) if elsewhere else own_transport(config, processes),
+        worker_extension=WORKER_EXTENSION,
+        max_restarts=rollout.max_restarts,
+        restart_window=60.0 * rollout.restart_window_minutes,
+    )

@@ -1,7 +1,7 @@
-"""One process of a training run: `python -m ascent.training.launch.worker RUN [--resume] [--debug]`.
+"""One process of a training run: `python -m ascent.training.launch.worker RUN [--resume] [--debug] [key=value ...]`.
 
-The run directory holds the configuration. Exit codes are those of `ascent`; 1 says that the run was stopped before its
-end and can be resumed, 3 that an unexpected exception ended it.
+The run directory holds the configuration, which a launcher may override. Exit codes are those of `ascent`; 1 says that
+the run was stopped before its end and can be resumed, 3 that an unexpected exception ended it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ascent.host.process import quieten_transformers, set_up_process
 from ascent.tracking import run_directory
 from ascent.tracking.trackers import places
 from ascent.tracking.trackers.names import check_installed, named
+from ascent.training.launch.rank_log import print_to_own_file
 from ascent.training.launch.stop_file import stop_file, stopped_mark
 from ascent.training.launch.terminal import outlive_terminal
 from ascent.training.records.out_of_memory import OutOfMemoryError
@@ -30,13 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train in a run directory that has its configuration."""
     parser = argparse.ArgumentParser(prog="ascent.training.launch.worker")
     parser.add_argument("run", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--debug", action="store_true")
     args = parser.parse_args(argv)
     if stop_file() is not None:
         end_with_standard_input()
+    print_to_own_file(_rank())
     try:
-        return work(args.run, resume=args.resume, debug=args.debug)
+        return work(args.run, resume=args.resume, debug=args.debug, overrides=args.overrides)
     except InputError as error:
         if args.debug:
             raise
@@ -47,13 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
 
 
-def work(path: Path, *, resume: bool, debug: bool) -> int:
-    """Train in this process; 0 when the run came to its end, 1 when it was stopped.
+def work(path: Path, *, resume: bool, debug: bool, overrides: Sequence[str] = ()) -> int:
+    """Train in this process; 0 when the run came to its end, 1 when it was stopped. `overrides` are `key=value`.
 
     An unexpected exception is printed, kept in the run directory, and raised.
     """
     run = run_directory.open_existing(path)
-    settings, _ = config.load(run.config)
+    settings, _ = config.load(run.config, overrides)
     set_up_process(debug=debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     outlive_terminal()
     if "RANK" not in os.environ:  # a launcher has removed those of all processes, before the first could fail

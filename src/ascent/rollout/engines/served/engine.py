@@ -29,6 +29,7 @@ from ascent.rollout.engines.served.jobs import jobs_of
 from ascent.rollout.engines.served.replica import Replica, take_all, this_process
 from ascent.rollout.engines.served.statistics import ServerStatistics
 from ascent.rollout.engines.served.weight_failures import why_none_got_them
+from ascent.rollout.service import servers_file
 from ascent.rollout.service.address import ServiceAddress, lost
 from ascent.rollout.weights.control import NoServerReachedError, ServerCallError, WeightDelivery
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
@@ -91,7 +92,9 @@ class ServedEngine:
             self._http.close()
             raise
         self._sends_weights = sends_weights
-        self._dispatcher = Dispatcher(self._replicas, holder, lambda: lost(address), patience)
+        file = address.servers
+        where = None if file is None else lambda: servers_file.read(file)["urls"]
+        self._dispatcher = Dispatcher(self._replicas, holder, lambda: lost(address), patience, where)
         self._statistics = ServerStatistics(self._http, self._replicas)
         self._http.run(self._start())
 
