@@ -45,6 +45,11 @@ LAUNCHERS = {
     "ray": "ascent.cluster.run:launch",
 }
 
+# what judges programs beyond this machine: functions (SandboxSection, ClusterSection) -> `sandbox.judges.Judges`
+JUDGES = {
+    "ray": "ascent.cluster.judging.actors:open_pool",
+}
+
 
 def load(table: Mapping[str, str], name: str, what: str = "name") -> Any:
     """Import and return what `name` stands for in `table`; `what` is the kind of thing, for the message.

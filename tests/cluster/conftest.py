@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,10 +40,11 @@ class FakeCluster:
         """Of the head."""
         return str(self.ray_cluster.address)
 
-    def add_node(self, *, cpus: int = CORES, devices: int = DEVICES) -> Any:
-        """One more node. A test that breaks nodes adds its own, and removes them at its end."""
+    def add_node(self, *, cpus: int = CORES, devices: int = DEVICES, **variables: str) -> Any:
+        """One more node, whose processes have these variables too. A test that breaks nodes adds its own, and removes
+        them at its end."""
         resources = {"NPU": devices} if devices else {}
-        with self._in_environment():
+        with self._in_environment(variables):
             return self.ray_cluster.add_node(num_cpus=cpus, num_gpus=0, resources=resources, object_store_memory=_STORE)
 
     def remove(self, node: Any) -> None:
@@ -68,9 +69,9 @@ class FakeCluster:
         self.nodes = [self.add_node() for _ in range(NODES)]
 
     @contextlib.contextmanager
-    def _in_environment(self) -> Iterator[None]:
+    def _in_environment(self, variables: Mapping[str, str] | None = None) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.environment.items():
+            for name, value in {**self.environment, **(variables or {})}.items():
                 patch.setenv(name, value)
             yield
 
