@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ascent.rollout.service.processes import start_ticks
+from tests.softnpu_env import HIDING
 
 CORES, DEVICES, NODES = 4, 2, 3
 _STORE = 80 * 2**20  # bytes of each node's object store, the least that Ray takes
@@ -73,6 +74,8 @@ class FakeCluster:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {**self.environment, **(variables or {})}.items():
                 patch.setenv(name, value)
+            for name in HIDING:  # what holds this process to the CPU
+                patch.delenv(name, raising=False)
             yield
 
 

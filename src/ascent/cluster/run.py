@@ -11,14 +11,17 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ascent import config
+from ascent.cluster.checking.checks import refuse_unfit
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.held import Held, NodeLostError, give_back
+from ascent.cluster.judging.actors import JUDGES_VARIABLE, judges_started
 from ascent.cluster.layout import lay_out, lay_out_after_loss, wanted
 from ascent.cluster.logs import Shown
 from ascent.cluster.membership import HeadGoneError, Membership
@@ -56,6 +59,8 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: in
     settings, _ = config.load(RunDirectory(run).config)
     most = settings.cluster.max_restarts if restarts is None else restarts
     with connected(settings.cluster) as cluster, ExitStack() as stack:
+        for warning in refuse_unfit(cluster, settings, run):
+            print(f"warning: {warning.what}", file=sys.stderr)
         driver = Driver(cluster, settings, RunDirectory(run), processes, debug=debug)
         stack.callback(driver.close)
         stack.enter_context(listening(driver.ask_to_stop, driver.insist))
@@ -82,6 +87,8 @@ class Driver:
         self._training: list[Held] = []
         self._servers: Servers | None = None
         self._layout: Layout | None = None  # the first one
+        self._judges: dict[str, str] = {}
+        self._stack = ExitStack()
         self._stop = self._insists = False
         self._ports_taken: set[int] = set()
 
@@ -99,6 +106,7 @@ class Driver:
         self._give_back_training()
         if self._servers is not None:
             self._servers.close()
+        self._stack.close()
 
     def train_once(self, resume: bool, why: str) -> Outcome:
         """Place the training, start it, and see it to its end."""
@@ -134,7 +142,7 @@ class Driver:
         nodes = [held.node.address for held in self._training]
         number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
         self._tell(layout, number)
-        environment = {} if self._servers is None else self._servers.variables()
+        environment = self._judges | ({} if self._servers is None else self._servers.variables())
         overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)
         return self._see_to_the_end(Attempt(number, self.run, resume, self._debug, overrides, environment))
 
@@ -147,6 +155,8 @@ class Driver:
                 partial(lay_out, wanted=self._wanted), lambda made: (*made.training, *made.replicas)
             )
             self._training = held[: len(layout.training)]
+            if layout.judges:
+                self._start_judges(layout)
             if layout.replicas:
                 self._servers = self._place_servers(layout, held[len(layout.training) :])
         else:
@@ -157,6 +167,16 @@ class Driver:
             )
         self._layout = self._layout or layout
         return layout
+
+    def _start_judges(self, layout: Layout) -> None:
+        """In a thread: agents must be asked how they are meanwhile."""
+        section, settings = self._settings.cluster, self._settings.sandbox
+        judges = judges_started(layout.judges, settings, wait_minutes=section.wait_minutes)
+        with ThreadPoolExecutor(1) as thread:
+            started = thread.submit(self._stack.enter_context, judges)
+            while not started.done():
+                self.pause(_LOOK)
+        self._judges = {JUDGES_VARIABLE: started.result()}
 
     def _place_servers(self, layout: Layout, held: Sequence[Held]) -> Servers:
         return Servers(
@@ -173,7 +193,7 @@ class Driver:
         )
 
     def _check_shared(self) -> None:
-        """Refuse a run directory that isn't the same folder on all nodes."""
+        """Refuse a run directory that isn't the same folder on all nodes, of which some may have joined meanwhile."""
         token = secrets.token_hex(8)
         proof = shared_folder_proof(self.run.path.absolute(), token)
         try:
