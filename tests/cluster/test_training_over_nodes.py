@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ascent.tracking.run_directory import read_json_lines
-from tests.cluster.conftest import FakeCluster
+from tests.cluster.conftest import FakeCluster, own_cluster
 from tests.cluster.processes import ranks, raylet_of
 from tests.run_config import write_config
 from tests.waiting import wait_until
@@ -158,3 +158,19 @@ def test_a_port_that_is_taken_meanwhile_costs_no_restart(
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert "restart" not in said
+
+
+@pytest.mark.slow
+def test_a_run_whose_cluster_loses_its_head_ends_and_says_what_to_type(
+    softnpu: Callable[..., dict[str, str]], config: Path, tmp_path: Path
+) -> None:
+    with own_cluster(softnpu) as cluster:
+        run = tmp_path / "runs" / "run"
+        process = train(cluster, config, "trainer.max_steps=2000")
+        wait_for_step(run, _SAVE + 1, process)
+        os.kill(int(cluster.ray_cluster.head_node.all_processes["gcs_server"][0].process.pid), signal.SIGKILL)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 2, said
+        assert "the head of the cluster" in said
+        assert f"ascent train --resume {run} --devices 2" in said
+        wait_until(lambda: not ranks(run, 1), "the end of the ranks")
