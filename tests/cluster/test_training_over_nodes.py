@@ -81,7 +81,7 @@ def test_a_lost_node_is_healed_with_the_result_of_a_run_that_was_resumed(
     assert [line["step"] for line in healed] == list(range(1, 25))
     assert [line["attempt"] for line in read_json_lines(run / "attempts.jsonl")] == [1, 2]
     (kept / "attempts.jsonl").unlink()
-    command = [sys.executable, "-m", "ascent", "train", "--resume", str(kept), "--devices", "2", "--launcher", "local"]
+    command = [sys.executable, "-m", "ascent", "train", "--resume", str(kept), "--devices", "2", "cluster.address=null"]
     subprocess.run([*command, "trainer.use_cpu=true"], check=True, capture_output=True, timeout=600)
     for mine, theirs in zip(healed, metrics(kept), strict=True):
         for name in ("reward", "loss", "grad_norm", "learning_rate", "pass_rate"):
