@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from ascent.cluster import lease
+from ascent.tracking.run_directory import read_json_lines
 from tests.cluster.conftest import FakeCluster, own_cluster
 from tests.cluster.processes import ranks
 from tests.run_config import write_config
 from tests.waiting import wait_until
-
-from ascent.cluster import lease
-from ascent.tracking.run_directory import read_json_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1200)]
 _HOST, _INSIDE, _NAME = "10.213.7.1", "10.213.7.2", f"ascent{os.getpid()}"
