@@ -56,7 +56,7 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
 
 
 def test_a_lost_node_is_healed_with_the_result_of_a_run_that_was_resumed(
-    cluster: FakeCluster, config: Path, tmp_path: Path
+    cluster: FakeCluster, config: Path, softnpu: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
     """Ray's process on the node of rank 1 is killed. Nothing there computes on; the spare takes its place."""
     run = tmp_path / "runs" / "run"
@@ -80,12 +80,12 @@ def test_a_lost_node_is_healed_with_the_result_of_a_run_that_was_resumed(
     healed = metrics(run)
     assert [line["step"] for line in healed] == list(range(1, 25))
     assert [line["attempt"] for line in read_json_lines(run / "attempts.jsonl")] == [1, 2]
-    (kept / "attempts.jsonl").unlink()
-    command = [sys.executable, "-m", "ascent", "train", "--resume", str(kept), "--devices", "2", "cluster.address=null"]
-    subprocess.run([*command, "trainer.use_cpu=true"], check=True, capture_output=True, timeout=600)
+    undisturbed = [sys.executable, "-m", "ascent", "train", "--force", "--resume", str(kept), "--devices", "2"]
+    undisturbed += ["cluster.address=null"]  # on one machine, with the same devices
+    subprocess.run(undisturbed, env=softnpu(devices=2), check=True, capture_output=True, timeout=600)
     for mine, theirs in zip(healed, metrics(kept), strict=True):
         for name in ("reward", "loss", "grad_norm", "learning_rate", "pass_rate"):
-            assert mine[name] == pytest.approx(theirs[name], abs=1e-5), (mine["step"], name)
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-7), (mine["step"], name)
 
 
 @pytest.mark.slow
