@@ -55,6 +55,28 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     assert process.poll() is None, process.communicate()[0]
 
 
+def test_two_nodes_train_with_a_rank_each(cluster: FakeCluster, config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    process = train(cluster, config, "cluster.nodes=2", "trainer.max_steps=2")
+    found: dict[int, int] = {}
+
+    def both() -> bool:
+        found.update(ranks(run, 1))
+        return len(found) == 2 or process.poll() is not None
+
+    wait_until(both, "both ranks", 300)
+    assert raylet_of(found[0]) != raylet_of(found[1])
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert [line["step"] for line in metrics(run)] == [1, 2]
+    assert "rank 0] step 2/2" in said
+    assert said.count("step 2/2") == 1
+    assert {path.name for path in (run / "logs").iterdir()} >= {"attempt1-rank0.log", "attempt1-rank1.log"}
+    assert "restart" not in said
+    assert not ranks(run, 1)
+
+
+@pytest.mark.slow
 def test_a_lost_node_is_healed_with_the_result_of_a_run_that_was_resumed(
     cluster: FakeCluster, config: Path, softnpu: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
