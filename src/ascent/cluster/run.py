@@ -154,9 +154,7 @@ class Driver:
             layout, held = self._placement.hold(
                 partial(lay_out, wanted=self._wanted), lambda made: (*made.training, *made.replicas)
             )
-            self._training = held[: len(layout.training)]
-            if layout.judges:
-                self._start_judges(layout)
+            self._layout, self._training = layout, held[: len(layout.training)]
             if layout.replicas:
                 self._servers = self._place_servers(layout, held[len(layout.training) :])
         else:
@@ -165,7 +163,8 @@ class Driver:
             layout, self._training = self._placement.hold(
                 partial(lay_out_after_loss, wanted=again, before=self._layout), lambda made: made.training
             )
-        self._layout = self._layout or layout
+        if self._layout.judges and not self._judges:
+            self._start_judges(self._layout)
         return layout
 
     def _start_judges(self, layout: Layout) -> None:
@@ -232,13 +231,13 @@ class Driver:
                 asked = True
                 for held in self._training:
                     held.call("ask_to_stop", JOB)
-            codes = [held.jobs[JOB].code for held in self._training if JOB in held.jobs]
+            codes = [_code(held) for held in self._training]
+            if codes[0] == PORT_TAKEN:
+                self._ports_taken.add(port)
+                return None
             if any(codes):
-                if first.jobs[JOB].code == PORT_TAKEN:
-                    self._ports_taken.add(port)
-                    return None
                 return self._failed(attempt)
-            if codes == [0] * len(self._training):
+            if all(code == 0 for code in codes):
                 return outcome_of(0, stopped=any(held.jobs[JOB].stopped for held in self._training))
 
     def _failed(self, attempt: Attempt) -> Outcome:
@@ -246,8 +245,8 @@ class Driver:
         until = time.monotonic() + _OTHERS
         while time.monotonic() < until:
             self.pause(_LOOK)
-        failed = [held for held in self._training if held.jobs[JOB].code]
-        codes = {held.jobs[JOB].code or 0 for held in failed}
+        failed = [held for held in self._training if _code(held)]
+        codes = {_code(held) or 0 for held in failed}
         if codes == {SIGNALLED} and not self._stop:  # by somebody on that node
             codes = {FAILED}
         outcome = outcome_of(REFUSED if REFUSED in codes else max(codes), stopped=False)
@@ -274,3 +273,9 @@ class Driver:
 
 class _StoppedError(RuntimeError):
     """The user wants the run to stop, and nothing is there that could stop by itself."""
+
+
+def _code(held: Held) -> int | None:
+    """The exit code of a place's launcher; None while it runs."""
+    job = held.jobs.get(JOB)
+    return None if job is None else job.code
