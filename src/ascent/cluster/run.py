@@ -102,8 +102,8 @@ class Driver:
 
     def close(self) -> None:
         """End everything, and give the places back."""
+        give_back(self._training)
         self._members.close()
-        self._give_back_training()
         if self._servers is not None:
             self._servers.close()
         self._stack.close()
@@ -268,7 +268,7 @@ class Driver:
     def _give_back_training(self) -> None:
         self._placement.without |= {held.node.id for held in self._training if held.lost is not None}
         training, self._training = self._training, []
-        give_back(training)
+        give_back(training, self._look)  # servers, if there are any
 
 
 class _StoppedError(RuntimeError):
