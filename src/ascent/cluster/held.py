@@ -114,7 +114,7 @@ class Held:
         self.call("start", job)
 
     def end(self) -> Any:
-        """Begin to end the jobs; what is returned is given to `given_back`."""
+        """Begin to end the jobs; what is returned is waited for by `give_back`."""
         return None if self.lost is not None or not self.came else self._actor.end.remote()
 
     def kill(self) -> None:
