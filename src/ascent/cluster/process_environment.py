@@ -14,6 +14,7 @@ from ascent.host.machine_share import usable_cores
 _INTERFACE = ("GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 # What Ray has set for its own workers. A server that finds RAY_* would take Ray for its processes.
 _OF_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+_TOKEN = "RAY_AUTH_"  # by which ranks reach the judges
 
 
 def process_environment(
@@ -29,7 +30,7 @@ def process_environment(
     `devices`: the names by which the driver knows the devices that are ours; on cpu none. `interface`: of the network
     between nodes; what the node's own environment says of it stays where it is empty. `threads`: of each process.
     """
-    kept = {k: v for k, v in outer.items() if not k.startswith("RAY_") and k not in _OF_RAY}
+    kept = {k: v for k, v in outer.items() if k.startswith(_TOKEN) or not (k.startswith("RAY_") or k in _OF_RAY)}
     if kind in VISIBLE_VARIABLES:
         kept[VISIBLE_VARIABLES[kind]] = ",".join(sorted(devices, key=_as_number))
     if interface:

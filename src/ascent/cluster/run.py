@@ -17,8 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from ascent import config
+from ascent.cluster.checking.checks import refuse_unfit
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.held import Held, NodeLostError, give_back
+from ascent.cluster.judging.actors import judges_started, variables_of
 from ascent.cluster.layout import lay_out, lay_out_after_loss, wanted
 from ascent.cluster.logs import Shown
 from ascent.cluster.membership import HeadGoneError, Membership
@@ -56,6 +58,8 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: in
     settings, _ = config.load(RunDirectory(run).config)
     most = settings.cluster.max_restarts if restarts is None else restarts
     with connected(settings.cluster) as cluster, ExitStack() as stack:
+        for warning in refuse_unfit(cluster, settings, run):
+            print(f"note: {warning.rule}: {warning.what}", file=sys.stderr)
         driver = Driver(cluster, settings, RunDirectory(run), processes, debug=debug)
         stack.callback(driver.close)
         stack.enter_context(listening(driver.ask_to_stop, driver.insist))
@@ -76,6 +80,9 @@ class Driver:
         self._settings, self._debug = settings, debug
         self._wanted = wanted(settings, processes)
         self._ports = port_range(settings.cluster.ports)
+        self._cluster = cluster
+        self._judges = ExitStack()
+        self._judged_by: dict[str, str] | None = None
         self._members = Membership(cluster)
         self._placement = Placement(self._members, settings.cluster, self.pause)
         self._shown = Shown()
@@ -95,6 +102,7 @@ class Driver:
 
     def close(self) -> None:
         """End everything, and give the places back."""
+        self._judges.close()
         self._members.close()
         self._give_back_training()
         if self._servers is not None:
@@ -134,7 +142,7 @@ class Driver:
         nodes = [held.node.address for held in self._training]
         number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
         self._tell(layout, number)
-        environment = {} if self._servers is None else self._servers.variables()
+        environment = self._judging(layout) | ({} if self._servers is None else self._servers.variables())
         overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)
         return self._see_to_the_end(Attempt(number, self.run, resume, self._debug, overrides, environment))
 
@@ -171,6 +179,16 @@ class Driver:
             placement=self._placement,
             shown=self._shown,
         )
+
+    def _judging(self, layout: Layout) -> dict[str, str]:
+        """What ranks need in their environment to find the judges, which are the same for all attempts."""
+        if self._judged_by is None:
+            self._judged_by = {}
+            if layout.judges:
+                wait = self._settings.cluster.wait_minutes
+                started = judges_started(layout.judges, self._settings.sandbox, wait_minutes=wait)
+                self._judged_by = variables_of(self._judges.enter_context(started), self._cluster)
+        return self._judged_by
 
     def _check_shared(self) -> None:
         """Refuse a run directory that isn't the same folder on all nodes."""
