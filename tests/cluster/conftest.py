@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ascent.rollout.service.processes import start_ticks
+from tests.softnpu_env import HIDING
 
 CORES, DEVICES, NODES = 4, 2, 3
 _STORE = 80 * 2**20  # bytes of each node's object store, the least that Ray takes
+# the same for all clusters of this process: Ray reads it once
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 _OF_RAY = {
     "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
     "RAY_worker_niceness": "0",
@@ -73,6 +75,8 @@ class FakeCluster:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {**self.environment, **(variables or {})}.items():
                 patch.setenv(name, value)
+            for name in HIDING:  # what holds this process to the CPU
+                patch.delenv(name, raising=False)
             yield
 
 
@@ -81,23 +85,30 @@ def raylet_of_node(node: Any) -> int:
     return int(node.all_processes["raylet"][0].process.pid)
 
 
-@pytest.fixture(scope="session")
-def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
-    """The cluster. Its nodes' processes have this process's environment, and a software NPU of two devices."""
+@contextlib.contextmanager
+def own_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
+    """A cluster of the test's own. Its nodes' processes have this process's environment, and a software NPU of two
+    devices."""
     if find_spec("ray") is None:
         pytest.skip("Ray isn't installed")
-    folder = Path("/tmp") / f"ascent-ray-{os.getpid()}"  # a socket's path has room for 107 letters
-    folder.mkdir(exist_ok=True)
-    ours = {name: value for name, value in softnpu(devices=DEVICES).items() if os.environ.get(name) != value}
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    cluster = FakeCluster({**ours, **_OF_RAY, **token, "RAY_TMPDIR": str(folder)})
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in token.items():  # this process belongs to the cluster too; Ray reads them when it is imported
-            patch.setenv(name, value)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            if cluster.ray_cluster is not None:
-                cluster.ray_cluster.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="ascent-ray-", dir="/tmp") as folder:  # a socket's path has 107 letters
+        wanted = softnpu(devices=DEVICES)
+        wanted["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), wanted["PYTHONPATH"])))
+        ours = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+        cluster = FakeCluster({**ours, **_OF_RAY, **_TOKEN, "RAY_TMPDIR": folder})
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in _TOKEN.items():  # this process belongs to the cluster too
+                patch.setenv(name, value)
+            try:
+                cluster.start()
+                yield cluster
+            finally:
+                if cluster.ray_cluster is not None:
+                    cluster.ray_cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]:
+    """The cluster of the session."""
+    with own_cluster(softnpu) as cluster:
+        yield cluster

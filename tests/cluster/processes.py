@@ -28,6 +28,18 @@ def ranks(run: Path, attempt: int) -> dict[int, int]:
     return found
 
 
+def replicas() -> list[int]:
+    """The processes that keep servers of a cluster."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"ascent.cluster.replica" in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
 def raylet_of(process: int) -> int:
     """The node process of Ray from which a process descends."""
     while process > 1:

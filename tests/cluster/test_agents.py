@@ -129,6 +129,7 @@ def test_a_node_whose_ray_is_killed_or_stopped_computes_nothing(
         held.call("beat")
 
 
+@pytest.mark.slow  # a lease is long; tests/package/test_keeper.py has short ones
 def test_what_an_agent_has_ends_when_its_driver_asks_no_more(cluster: Cluster, tmp_path: Path) -> None:
     held = hold(cluster, node_of(cluster))
     told = started(held, tmp_path)

@@ -39,7 +39,7 @@ _ENDING = 10.0  # seconds in which a process that is asked to end may do so
 class Job:
     """A process to start. `processes`: how many it makes of itself that compute; `log`: where it prints; `follow`:
     further files that show what it does, with the name of each; `first_line`: what it is told on its standard input,
-    which stays open as long as it may run."""
+    which stays open as long as it may run; `joins`: whether it belongs to the cluster itself."""
 
     name: str
     command: tuple[str, ...]
@@ -48,6 +48,7 @@ class Job:
     processes: int = 1
     follow: tuple[tuple[str, str], ...] = ()
     first_line: str = ""
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class Agent:
             devices=devices,
             interface=self._interface or interface_of(self._address),
             threads=threads_of_each(self._cpus, job.processes),
+            joins=job.joins,
         )
         environment |= {STOP_FILE_VARIABLE: str(folder / "stop"), **job.environment}
         log = Path(job.log)

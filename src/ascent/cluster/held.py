@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ascent.cluster.agent import Agent, Job, State
@@ -114,7 +114,7 @@ class Held:
         self.call("start", job)
 
     def end(self) -> Any:
-        """Begin to end the jobs; what is returned is given to `given_back`."""
+        """Begin to end the jobs; what is returned is waited for by `give_back`."""
         return None if self.lost is not None or not self.came else self._actor.end.remote()
 
     def kill(self) -> None:
@@ -129,15 +129,22 @@ class Held:
             self.lost = why
 
 
-def give_back(held: Collection[Held]) -> None:
-    """End the jobs of all, and give the places back. A lost one isn't waited for: its keeper ends what it had."""
+def give_back(held: Collection[Held], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """End the jobs of all, and give the places back. A lost one isn't waited for: its keeper ends what it had.
+
+    `meanwhile` is called again and again: what else is held must be asked how it is.
+    """
     import ray
 
     ending = [each for each in (one.end() for one in held) if each is not None]
-    if ending:
-        ray.wait(ending, num_returns=len(ending), timeout=_ENDED_WITHIN)
-    for one in held:
-        one.kill()
+    until = time.monotonic() + _ENDED_WITHIN
+    try:
+        while ending and time.monotonic() < until:
+            _, ending = ray.wait(ending, num_returns=len(ending), timeout=BEAT / 2)
+            meanwhile()
+    finally:
+        for one in held:
+            one.kill()
 
 
 def _cause(error: BaseException) -> str:

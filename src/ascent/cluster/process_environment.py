@@ -13,8 +13,8 @@ from ascent.host.machine_share import usable_cores
 # by these gloo, HCCL, NCCL and TensorPipe find the way to other nodes; a guess of theirs may wait for ever
 _INTERFACE = ("GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 # What Ray has set for its own workers. A server that finds RAY_* would take Ray for its processes.
+_TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _OF_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT")
-_TOKEN = "RAY_AUTH_"  # by which ranks reach the judges
 
 
 def process_environment(
@@ -24,13 +24,17 @@ def process_environment(
     devices: Sequence[str],
     interface: str,
     threads: int,
+    joins: bool,
 ) -> dict[str, str]:
     """The environment, from the agent's own (`outer`).
 
     `devices`: the names by which the driver knows the devices that are ours; on cpu none. `interface`: of the network
     between nodes; what the node's own environment says of it stays where it is empty. `threads`: of each process.
+    `joins`: whether the process belongs to the cluster itself, and so needs its token.
     """
-    kept = {k: v for k, v in outer.items() if k.startswith(_TOKEN) or not (k.startswith("RAY_") or k in _OF_RAY)}
+    kept = {k: v for k, v in outer.items() if not k.startswith("RAY_") and k not in _OF_RAY}
+    if joins:
+        kept |= {name: outer[name] for name in _TOKEN if name in outer}
     if kind in VISIBLE_VARIABLES:
         kept[VISIBLE_VARIABLES[kind]] = ",".join(sorted(devices, key=_as_number))
     if interface:

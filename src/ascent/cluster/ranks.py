@@ -48,6 +48,7 @@ def job_of(place: TrainingPlace, node_rank: int, nodes: int, attempt: Attempt, a
         {**attempt.environment, **attempts.variables(run, attempt.number), rank_log.VARIABLE: beginning},
         log=f"{beginning}-node{node_rank}.log",
         processes=place.ranks,
+        joins=True,  # to reach the judges
         follow=tuple((f"rank {rank}", str(rank_log.rank_log(beginning, rank))) for rank in ranks),
     )
 

@@ -11,6 +11,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -59,7 +60,7 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: in
     most = settings.cluster.max_restarts if restarts is None else restarts
     with connected(settings.cluster) as cluster, ExitStack() as stack:
         for warning in refuse_unfit(cluster, settings, run):
-            print(f"note: {warning.rule}: {warning.what}", file=sys.stderr)
+            print(f"warning: {warning.what}", file=sys.stderr)
         driver = Driver(cluster, settings, RunDirectory(run), processes, debug=debug)
         stack.callback(driver.close)
         stack.enter_context(listening(driver.ask_to_stop, driver.insist))
@@ -80,15 +81,15 @@ class Driver:
         self._settings, self._debug = settings, debug
         self._wanted = wanted(settings, processes)
         self._ports = port_range(settings.cluster.ports)
-        self._cluster = cluster
-        self._judges = ExitStack()
-        self._judged_by: dict[str, str] | None = None
         self._members = Membership(cluster)
         self._placement = Placement(self._members, settings.cluster, self.pause)
         self._shown = Shown()
         self._training: list[Held] = []
         self._servers: Servers | None = None
         self._layout: Layout | None = None  # the first one
+        self._judges: dict[str, str] = {}
+        self._cluster = cluster
+        self._stack = ExitStack()
         self._stop = self._insists = False
         self._ports_taken: set[int] = set()
 
@@ -102,11 +103,11 @@ class Driver:
 
     def close(self) -> None:
         """End everything, and give the places back."""
-        self._judges.close()
+        give_back(self._training)
         self._members.close()
-        self._give_back_training()
         if self._servers is not None:
             self._servers.close()
+        self._stack.close()
 
     def train_once(self, resume: bool, why: str) -> Outcome:
         """Place the training, start it, and see it to its end."""
@@ -142,7 +143,7 @@ class Driver:
         nodes = [held.node.address for held in self._training]
         number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
         self._tell(layout, number)
-        environment = self._judging(layout) | ({} if self._servers is None else self._servers.variables())
+        environment = self._judges | ({} if self._servers is None else self._servers.variables())
         overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)
         return self._see_to_the_end(Attempt(number, self.run, resume, self._debug, overrides, environment))
 
@@ -154,7 +155,7 @@ class Driver:
             layout, held = self._placement.hold(
                 partial(lay_out, wanted=self._wanted), lambda made: (*made.training, *made.replicas)
             )
-            self._training = held[: len(layout.training)]
+            self._layout, self._training = layout, held[: len(layout.training)]
             if layout.replicas:
                 self._servers = self._place_servers(layout, held[len(layout.training) :])
         else:
@@ -163,8 +164,19 @@ class Driver:
             layout, self._training = self._placement.hold(
                 partial(lay_out_after_loss, wanted=again, before=self._layout), lambda made: made.training
             )
-        self._layout = self._layout or layout
+        if self._layout.judges and not self._judges:
+            self._start_judges(self._layout)
         return layout
+
+    def _start_judges(self, layout: Layout) -> None:
+        """In a thread: agents must be asked how they are meanwhile."""
+        section, settings = self._settings.cluster, self._settings.sandbox
+        judges = judges_started(layout.judges, settings, wait_minutes=section.wait_minutes)
+        with ThreadPoolExecutor(1) as thread:
+            started = thread.submit(self._stack.enter_context, judges)
+            while not started.done():
+                self.pause(_LOOK)
+        self._judges = variables_of(started.result(), self._cluster)
 
     def _place_servers(self, layout: Layout, held: Sequence[Held]) -> Servers:
         return Servers(
@@ -180,18 +192,8 @@ class Driver:
             shown=self._shown,
         )
 
-    def _judging(self, layout: Layout) -> dict[str, str]:
-        """What ranks need in their environment to find the judges, which are the same for all attempts."""
-        if self._judged_by is None:
-            self._judged_by = {}
-            if layout.judges:
-                wait = self._settings.cluster.wait_minutes
-                started = judges_started(layout.judges, self._settings.sandbox, wait_minutes=wait)
-                self._judged_by = variables_of(self._judges.enter_context(started), self._cluster)
-        return self._judged_by
-
     def _check_shared(self) -> None:
-        """Refuse a run directory that isn't the same folder on all nodes."""
+        """Refuse a run directory that isn't the same folder on all nodes, of which some may have joined meanwhile."""
         token = secrets.token_hex(8)
         proof = shared_folder_proof(self.run.path.absolute(), token)
         try:
@@ -230,13 +232,13 @@ class Driver:
                 asked = True
                 for held in self._training:
                     held.call("ask_to_stop", JOB)
-            codes = [held.jobs[JOB].code for held in self._training if JOB in held.jobs]
+            codes = [_code(held) for held in self._training]
+            if codes[0] == PORT_TAKEN:
+                self._ports_taken.add(port)
+                return None
             if any(codes):
-                if first.jobs[JOB].code == PORT_TAKEN:
-                    self._ports_taken.add(port)
-                    return None
                 return self._failed(attempt)
-            if codes == [0] * len(self._training):
+            if all(code == 0 for code in codes):
                 return outcome_of(0, stopped=any(held.jobs[JOB].stopped for held in self._training))
 
     def _failed(self, attempt: Attempt) -> Outcome:
@@ -244,8 +246,8 @@ class Driver:
         until = time.monotonic() + _OTHERS
         while time.monotonic() < until:
             self.pause(_LOOK)
-        failed = [held for held in self._training if held.jobs[JOB].code]
-        codes = {held.jobs[JOB].code or 0 for held in failed}
+        failed = [held for held in self._training if _code(held)]
+        codes = {_code(held) or 0 for held in failed}
         if codes == {SIGNALLED} and not self._stop:  # by somebody on that node
             codes = {FAILED}
         outcome = outcome_of(REFUSED if REFUSED in codes else max(codes), stopped=False)
@@ -267,8 +269,14 @@ class Driver:
     def _give_back_training(self) -> None:
         self._placement.without |= {held.node.id for held in self._training if held.lost is not None}
         training, self._training = self._training, []
-        give_back(training)
+        give_back(training, self._look)  # servers, if there are any
 
 
 class _StoppedError(RuntimeError):
     """The user wants the run to stop, and nothing is there that could stop by itself."""
+
+
+def _code(held: Held) -> int | None:
+    """The exit code of a place's launcher; None while it runs."""
+    job = held.jobs.get(JOB)
+    return None if job is None else job.code
