@@ -15,7 +15,7 @@ from ascent.cluster.nodes import by_hand
 from ascent.cluster.places import Wanted
 from ascent.cluster.refusal import DoesNotFitError
 from ascent.cluster.simulation.asked import asked
-from ascent.cluster.simulation.constants import defaults
+from ascent.cluster.simulation.constants import defaults, of_card, spread
 from ascent.cluster.simulation.picture import svg
 from ascent.cluster.simulation.points import USUAL, Point, point
 from ascent.memory.cards import card
@@ -40,7 +40,7 @@ def test_the_simulations_table() -> None:
             f"{each.compute:.1f} s",
             *(share.replace("%", " %") for share in shares),
             *(f"{seconds:.1f} s" for seconds in (each.sampling, each.in_turn, each.beside, each.weights_collective)),
-            *(f"{seconds:.0f} s" for seconds in (each.weights_http, each.weights_relayed)),
+            *(f"{seconds:.0f} s" for seconds in (each.weights_http, each.weights_by_rounds, each.weights_relayed)),
         ]
 
     found = rows("| cards | forward and backward |")
@@ -75,6 +75,20 @@ def test_figures_in_sentences() -> None:
     assert also.format(*full) in words
     crowd = point(USUAL, 1000, NPU.changed({"slow_share": 0.1}, "given"))
     assert f"{crowd.programs:.0f} programs a second take {crowd.judge_cores:.0f} cores" in words
+
+
+def test_what_was_measured() -> None:
+    found, checks = of_card(card("cpu:16GB"), None, ROOT / "benchmarks" / "results" / "cluster-simulation.json")
+    words = " ".join(TEXT.split())
+    assert (
+        f"a delay of {found.inside_us:.0f} µs and {found.inside_gb_s:.2f} GB/s: {spread(checks)}".replace("%", " %")
+        in words
+    )
+    told = {check.what.replace("step of whole copies", "step of DistributedDataParallel"): check for check in checks}
+    for what, *figures in rows("| | predicted | measured |"):
+        check = told[what.replace(" 4 MiB", " 4096 KiB").replace(" 64 MiB", " 65536 KiB")]
+        error = f"{check.error:+.0%}".replace("%", " %").replace("-", "−")
+        assert figures == [f"{check.predicted * 1e3:.1f} ms", f"{check.measured * 1e3:.1f} ms", error]
 
 
 def test_the_example_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,7 @@ def test_more_cards_never_talk_less(values: Constants, one: int, other: int) -> 
         assert 0 < made.tp_share < 1
         assert made.beside <= made.in_turn
         assert all(math.isfinite(value) and value >= 0 for value in (made.sampling, made.judge_cores, made.programs))
+        assert made.weights_by_rounds <= made.weights_http * (1 + 1e-9)
         assert made.weights_relayed <= made.weights_http * (1 + 1e-9) or made.hosts * USUAL.payload < 2**30
     # to a node that isn't full a card adds its part of the ring; whole nodes add theirs
     if fewer % 16 == 0 and more % 16 == 0:
@@ -175,7 +176,7 @@ def test_measured_files_that_are_none_are_refused(tmp_path: Path, content: Any) 
 def test_the_picture_is_whole(counts: tuple[int, ...]) -> None:
     picture = ElementTree.fromstring(svg(asked(None, card="910B3", cards=counts)))
     lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         places = [tuple(map(float, place.split(","))) for place in line.attrib["points"].split()]
         assert len(places) == len(counts)

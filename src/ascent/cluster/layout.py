@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ascent.cluster.nodes import Node, in_order
 from ascent.cluster.places import JudgePlace, Layout, ReplicaPlace, TrainingPlace, Wanted
@@ -48,11 +49,13 @@ def lay_out(nodes: Sequence[Node], wanted: Wanted) -> Layout:
     if not ordered:
         raise DoesNotFitError("the cluster has no node", (), ())
     kind = wanted.kind or _kind(ordered)
-    made = _place(ordered, wanted, kind)
+    place = partial(_place, ordered, kind)
+    made = place(wanted)
     if made is None:
-        raise refusal(ordered, wanted, kind, lambda other: _judged(_place(ordered, other, kind), other))
-    if _judged(made, wanted) is None:
-        raise no_judge(ordered, wanted, made, lambda other: _judged(_place(ordered, other, kind), other))
+        without_judges = place(replace(wanted, judges=False))
+        if without_judges is None:
+            raise refusal(ordered, wanted, kind, place)
+        raise no_judge(ordered, wanted, without_judges, place)
     _check_min_nodes(made, wanted)
     return made
 
@@ -89,9 +92,9 @@ def smaller(wanted: Wanted, made: Layout) -> list[Wanted]:
 # ---- placing ------------------------------------------------------------------------------------------------------
 
 
-def _place(nodes: Sequence[Node], wanted: Wanted, kind: str) -> Layout | None:
-    """Both training and replicas on nodes that are in order; None where that can't be. With as few training nodes as
-    can be, and among these the first ones by address if then the replicas fit too."""
+def _place(nodes: Sequence[Node], kind: str, wanted: Wanted) -> Layout | None:
+    """Everything that is wanted on nodes that are in order; None where that can't be. With as few training nodes as can
+    be, and among these the first ones by address if then the rest fits too."""
     for count in _node_counts(nodes, wanted):
         each = wanted.ranks // count if count else 0
         able = [node for node in nodes if node.count(kind) >= each]
@@ -105,8 +108,11 @@ def _place(nodes: Sequence[Node], wanted: Wanted, kind: str) -> Layout | None:
         for chosen in (able[:count], sorted(able, key=slots_lost)[:count]):
             ranks = {node.id: each for node in chosen} if each else {}
             replicas = _replicas(nodes, ranks, wanted, kind)
-            if replicas is not None:
-                return _layout(nodes, ranks, replicas, wanted, kind)
+            if replicas is None:
+                continue
+            made = _layout(nodes, ranks, replicas, wanted, kind)
+            if made.judges or not wanted.judges:
+                return made
     return None
 
 
@@ -168,10 +174,6 @@ def _judge_cpus(node: Node, used: int, wanted: Wanted) -> int:
 
 def _devices(first: int, count: int, kind: str) -> tuple[int, ...]:
     return () if kind == "cpu" else tuple(range(first, first + count))
-
-
-def _judged(made: Layout | None, wanted: Wanted) -> Layout | None:
-    return made if made is None or made.judges or not wanted.judges else None
 
 
 def _kind(nodes: Sequence[Node]) -> str:

@@ -106,12 +106,15 @@ def _other_ranks(nodes: Sequence[Node], wanted: Wanted, place: Place) -> Iterato
 
         for count in range(1, _largest(placed, len(nodes)) + 1):
             fitting[count * each] = min(count, fitting.get(count * each, count))
-    smaller = max((ranks for ranks in fitting if ranks < wanted.ranks), default=None)
-    larger = min((ranks for ranks in fitting if ranks > wanted.ranks), default=None)
-    for ranks in (smaller, larger):
-        if ranks is not None:
-            nodes_word = f" cluster.nodes={fitting[ranks]}" if wanted.nodes is not None else ""
-            yield f"--devices {ranks}{nodes_word} ({fitting[ranks]} x {ranks // fitting[ranks]})"
+    smaller = sorted((ranks for ranks in fitting if ranks < wanted.ranks), reverse=True)
+    larger = sorted(ranks for ranks in fitting if ranks > wanted.ranks)
+    for found in (smaller, larger):
+        for ranks in found:
+            count = fitting[ranks]
+            if place(replace(wanted, ranks=ranks, nodes=count, min_nodes=None)) is not None:
+                nodes_word = f" cluster.nodes={count}" if wanted.nodes is not None else ""
+                yield f"--devices {ranks}{nodes_word} ({count} x {ranks // count})"
+                break
 
 
 def _largest(place: Callable[[int], Layout | None], most: int) -> int:

@@ -17,13 +17,14 @@ CARDS = (8, 16, 32, 64, 128, 256, 512, 1000)
 _MOST_CARDS = 100_000
 _COLUMNS = (
     *("cards", "train", "servers", "computes", "copies", "pieces", "sampling", "decode", "in turn", "beside"),
-    *("collective", "http", "relayed", "programs/s", "cores"),
+    *("collective", "one", "http", "least", "programs/s", "cores"),
 )
 _MEANINGS = (
     "computes: forward and backward, s. copies, pieces: communication's share of an update with whole copies (one sum",
     "of gradients) and with the policy in pieces (FSDP). sampling: s. decode: communication's share of decoding.",
-    "in turn, beside: s of a step in pieces; beside: the next generation is sampled while it trains. collective, http,",
-    "relayed: s of a weight update (http: every host from the trainer). cores: that judge as fast as programs come.",
+    "in turn, beside: s of a step in pieces; beside: the next generation is sampled while it trains. collective, one,",
+    "http, least: s of a weight update; one: by HTTP, every host from the trainer; http: passed on by hosts, as the",
+    "transport does; least: if all links were always busy. cores: that judge as fast as programs come.",
     "Upper bounds: no communication beside computing is taken off, and nobody is late.",
 )
 
@@ -168,6 +169,7 @@ def _row(each: Point) -> tuple[str, ...]:
         f"{each.beside:.1f}",
         f"{each.weights_collective:.1f}",
         f"{each.weights_http:.0f}",
+        f"{each.weights_by_rounds:.0f}",
         f"{each.weights_relayed:.0f}",
         f"{each.programs:.0f}",
         f"{each.judge_cores:.1f}",

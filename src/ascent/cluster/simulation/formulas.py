@@ -12,6 +12,7 @@ import math
 from ascent.cluster.simulation.constants import Constants
 
 MIB = 2**20
+RELAYED_FROM = 4  # hosts, by transport `http`
 FORWARD_BACKWARD = 8  # operations a parameter and token: 2 forward, 4 backward, 2 of the forward pass made again
 
 
@@ -67,9 +68,17 @@ def weights_from_one(payload: float, hosts: int, constants: Constants) -> float:
 
 
 def weights_relayed(payload: float, hosts: int, constants: Constants) -> float:
-    """New weights through HTTP, passed on by hosts that have them."""
+    """New weights through HTTP, passed on by hosts that have them, with all links always busy: the least."""
     bandwidth = constants.http_gb_s * 1e9
     return payload / bandwidth + math.log2(hosts) * constants.http_chunk_mib * MIB / bandwidth
+
+
+def weights_by_rounds(payload: float, hosts: int, constants: Constants) -> float:
+    """New weights as transport `http` passes them on: a chunk is everywhere after log2(hosts + 1) rounds, while the one
+    after it is on its way."""
+    if hosts < RELAYED_FROM:
+        return weights_from_one(payload, hosts, constants)
+    return payload / (constants.http_gb_s * 1e9) * max(1.0, math.log2(hosts + 1) / 2)
 
 
 def judging_cores(programs_a_second: float, constants: Constants) -> float:

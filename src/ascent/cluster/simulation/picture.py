@@ -31,7 +31,8 @@ _SHARES = (
 )
 _WEIGHTS = (
     _Line("http, one source", "#be185d", lambda each: each.weights_http),
-    _Line("http, relayed", "#0f766e", lambda each: each.weights_relayed),
+    _Line("http, passed on", "#b45309", lambda each: each.weights_by_rounds),
+    _Line("the least by http", "#0f766e", lambda each: each.weights_relayed),
     _Line("collective", "#2563eb", lambda each: each.weights_collective),
 )
 

@@ -68,6 +68,7 @@ class Point:
     weights_collective: float
     weights_http: float
     weights_relayed: float
+    weights_by_rounds: float
     programs: float
     judge_cores: float
 
@@ -120,6 +121,7 @@ def point(workload: Workload, cards: int, constants: Constants) -> Point:
         weights_collective=by_collective,
         weights_http=formulas.weights_from_one(payload, hosts, constants),
         weights_relayed=formulas.weights_relayed(payload, hosts, constants),
+        weights_by_rounds=formulas.weights_by_rounds(payload, hosts, constants),
         programs=programs,
         judge_cores=formulas.judging_cores(programs, constants),
     )
