@@ -57,7 +57,7 @@ def found_judges(name: str, nodes: Sequence[Node], settings: SandboxSection, *, 
     judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
     return JudgePool(
         judges,
-        _stand(judges, wait_minutes, all_of_them=False),
+        wait_for_judges(judges, wait_minutes, all_of_them=False),
         limits=settings.limits(),
         require=settings.require,
         allow_in_process=settings.allow_in_process,
@@ -107,7 +107,7 @@ def judges_started(
                 )
                 .remote(_sandbox_arguments(settings, place.cpus, nice))
             )
-        _stand({label: RayJudge(actors[node.id]) for label, node in labels.items()}, wait_minutes)
+        wait_for_judges({label: RayJudge(actors[node.id]) for label, node in labels.items()}, wait_minutes)
         stood = True
         yield name
     finally:
@@ -144,7 +144,9 @@ def _find(name: str) -> dict[str, Any]:
     return {node: ray.get_actor(node, namespace=name) for node in sorted(nodes)}
 
 
-def _stand(judges: Mapping[str, FarJudge], wait_minutes: float, *, all_of_them: bool = True) -> dict[str, About]:
+def wait_for_judges(
+    judges: Mapping[str, FarJudge], wait_minutes: float, *, all_of_them: bool = True
+) -> dict[str, About]:
     """What the judges say of themselves, once they stand: all, or those that aren't lost. Raises InputError where one
     doesn't in time, or can't judge as is required."""
     answers: dict[str, Future[object]] = {label: Future() for label in judges}
