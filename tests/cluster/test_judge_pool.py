@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from ascent.cluster.judging import pool as pool_module
+from ascent.cluster.judging.actors import wait_for_judges
 from ascent.cluster.judging.messages import load_about
 from ascent.cluster.judging.pool import JudgePool
+from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.sandbox import (
     AssertTest,
@@ -329,3 +331,15 @@ def test_a_judge_says_why_it_cant(monkeypatch: pytest.MonkeyPatch) -> None:
     judge.about(said.set_result)
     assert "level 'namespaced' was required" in load_about(said.result(10)).error
     assert SETTINGS["require"] == "confined"
+
+
+def test_a_judge_that_was_lost_since_the_start_is_left_out(judges: list[NearJudge]) -> None:
+    named = {f"node {number}": judge for number, judge in enumerate(judges)}
+    judges[1].lose()
+    assert wait_for_judges(named, 0.1, all_of_them=False).keys() == {"node 0", "node 2"}
+    with pytest.raises(InputError, match="node 1: its judge ended: it was lost"):
+        wait_for_judges(named, 0.1)
+    for judge in judges:
+        judge.lose()
+    with pytest.raises(InputError, match=r"node 0: its judge ended(.|\n)*node 2"):
+        wait_for_judges(named, 0.1, all_of_them=False)

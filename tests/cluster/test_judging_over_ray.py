@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from ascent.cluster.connection import connected
-from ascent.cluster.judging.actors import JUDGES_VARIABLE, found_judges, judges_started, open_pool
+from ascent.cluster.judging.actors import JUDGES_VARIABLE, found_judges, judges_started, open_pool, variables_of
 from ascent.cluster.judging.pool import JudgePool
 from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
@@ -67,23 +67,22 @@ def test_a_killed_node_loses_no_verdict(ray_cluster: FakeCluster, section: Clust
 
 
 ATTACHES = """
-import sys
 from ascent.cluster.judging.actors import open_pool
 from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.sandbox import FunctionTest, Program
-with open_pool(SandboxSection(), ClusterSection(address=sys.argv[1])) as judges:
+with open_pool(SandboxSection(), ClusterSection(address="auto")) as judges:
     tests = [FunctionTest("f", (1,), 2)]
     verdicts = [each.result(60) for each in [judges.submit(Program("def f(n): return 2"), tests) for _ in range(10)]]
     print(judges.slots, sum(verdict.all_passed for verdict in verdicts))
 """
 
 
-def test_processes_of_a_run_share_its_judges(ray_cluster: FakeCluster, section: ClusterSection) -> None:
+def test_processes_of_a_run_share_its_judges(section: ClusterSection) -> None:
     with connected(section) as cluster:
         places = [JudgePlace(node, 1) for node in cluster.nodes() if node.cpus]
         with judges_started(places[:2], SETTINGS, wait_minutes=1, nice=0) as name:
-            variables = os.environ | {JUDGES_VARIABLE: name, "WORLD_SIZE": "2"}
-            command = [sys.executable, "-c", ATTACHES, ray_cluster.address]
+            variables = os.environ | variables_of(name, cluster) | {"WORLD_SIZE": "2"}
+            command = [sys.executable, "-c", ATTACHES]
             ranks = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
             assert [rank.communicate(timeout=120)[0].split() for rank in ranks] == [["2", "10"]] * 2
 

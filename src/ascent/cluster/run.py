@@ -21,7 +21,7 @@ from ascent import config
 from ascent.cluster.checking.checks import refuse_unfit
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.held import Held, NodeLostError, give_back
-from ascent.cluster.judging.actors import JUDGES_VARIABLE, judges_started
+from ascent.cluster.judging.actors import judges_started, variables_of
 from ascent.cluster.layout import lay_out, lay_out_after_loss, wanted
 from ascent.cluster.logs import Shown
 from ascent.cluster.membership import HeadGoneError, Membership
@@ -88,6 +88,7 @@ class Driver:
         self._servers: Servers | None = None
         self._layout: Layout | None = None  # the first one
         self._judges: dict[str, str] = {}
+        self._cluster = cluster
         self._stack = ExitStack()
         self._stop = self._insists = False
         self._ports_taken: set[int] = set()
@@ -175,7 +176,7 @@ class Driver:
             started = thread.submit(self._stack.enter_context, judges)
             while not started.done():
                 self.pause(_LOOK)
-        self._judges = {JUDGES_VARIABLE: started.result()}
+        self._judges = variables_of(started.result(), self._cluster)
 
     def _place_servers(self, layout: Layout, held: Sequence[Held]) -> Servers:
         return Servers(

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from ascent.cluster.connection import connected
-from ascent.cluster.judging.far import FarJudge, RayJudge
+from ascent.cluster.connection import Cluster, connected
+from ascent.cluster.judging.far import FarJudge, JudgeLostError, RayJudge
 from ascent.cluster.judging.messages import About, MessageError, load_about
 from ascent.cluster.judging.node import NodeJudgeActor
 from ascent.cluster.judging.pool import JudgePool
@@ -22,7 +22,7 @@ from ascent.cluster.places import JudgePlace
 from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.errors import InputError
 
-JUDGES_VARIABLE = "ASCENT_JUDGES"  # Ray's namespace of a run's judges, for the processes that a launcher starts
+JUDGES_VARIABLE = "ASCENT_JUDGES"  # NAME@HOST:PORT: for the processes that a launcher starts
 _RESTARTS = 3  # of a judge whose node stands
 _CLOSED_WITHIN = 10.0  # seconds for judges to end their sandboxes
 _TOLD_EVERY = 30.0  # seconds
@@ -34,10 +34,12 @@ def open_pool(settings: SandboxSection, section: ClusterSection) -> JudgePool:
 
     Raises InputError without a cluster, and where a node can't confine programs as well as is required.
     """
+    name, _, address = os.environ.get(JUDGES_VARIABLE, "").partition("@")
+    if address:
+        section = section.model_copy(update={"address": address})
     with ExitStack() as stack:
         nodes = stack.enter_context(connected(section)).nodes()
-        name = os.environ.get(JUDGES_VARIABLE)
-        if name is None:
+        if not name:
             places = [JudgePlace(node, section.judge_cpus or max(1, node.cpus // 2)) for node in nodes if node.cpus]
             name = stack.enter_context(judges_started(places, settings, wait_minutes=section.wait_minutes))
         pool = found_judges(name, nodes, settings, wait_minutes=section.wait_minutes)
@@ -46,7 +48,8 @@ def open_pool(settings: SandboxSection, section: ClusterSection) -> JudgePool:
 
 
 def found_judges(name: str, nodes: Sequence[Node], settings: SandboxSection, *, wait_minutes: float) -> JudgePool:
-    """The judges that another process, or this one, has started under that name on some of the cluster's `nodes`.
+    """The judges that another process, or this one, has started under that name on some of the cluster's `nodes`. One
+    that was lost since then is left out.
 
     This process belongs to the cluster. Raises InputError where there are none, or they don't answer.
     """
@@ -54,12 +57,17 @@ def found_judges(name: str, nodes: Sequence[Node], settings: SandboxSection, *, 
     judges = {labels.get(node, node): RayJudge(actor) for node, actor in _find(name).items()}
     return JudgePool(
         judges,
-        _stand(judges, wait_minutes),
+        wait_for_judges(judges, wait_minutes, all_of_them=False),
         limits=settings.limits(),
         require=settings.require,
         allow_in_process=settings.allow_in_process,
         sharers=int(os.environ.get("WORLD_SIZE", "1")),
     )
+
+
+def variables_of(name: str, cluster: Cluster) -> dict[str, str]:
+    """What processes that a launcher starts need in their environment to find the judges of that name."""
+    return {JUDGES_VARIABLE: f"{name}@{cluster.address}"}
 
 
 @contextmanager
@@ -99,7 +107,7 @@ def judges_started(
                 )
                 .remote(_sandbox_arguments(settings, place.cpus, nice))
             )
-        _stand({label: RayJudge(actors[node.id]) for label, node in labels.items()}, wait_minutes)
+        wait_for_judges({label: RayJudge(actors[node.id]) for label, node in labels.items()}, wait_minutes)
         stood = True
         yield name
     finally:
@@ -136,9 +144,11 @@ def _find(name: str) -> dict[str, Any]:
     return {node: ray.get_actor(node, namespace=name) for node in sorted(nodes)}
 
 
-def _stand(judges: Mapping[str, FarJudge], wait_minutes: float) -> dict[str, About]:
-    """What all judges say of themselves, once they stand. Raises InputError where one doesn't in time, or can't judge
-    as is required."""
+def wait_for_judges(
+    judges: Mapping[str, FarJudge], wait_minutes: float, *, all_of_them: bool = True
+) -> dict[str, About]:
+    """What the judges say of themselves, once they stand: all, or those that aren't lost. Raises InputError where one
+    doesn't in time, or can't judge as is required."""
     answers: dict[str, Future[object]] = {label: Future() for label in judges}
     for label, judge in judges.items():
         judge.about(answers[label].set_result)
@@ -155,6 +165,9 @@ def _stand(judges: Mapping[str, FarJudge], wait_minutes: float) -> dict[str, Abo
             f"after {wait_minutes:g} minutes no judge stands on {', '.join(late)}: its cores are taken, or it is gone",
             "Lower cluster.judge_cpus, or wait until other work has left the nodes (`ray status` lists what is free).",
         )
+    lost = {label for label, answer in answers.items() if isinstance(answer.result(), JudgeLostError)}
+    if not all_of_them and len(lost) < len(answers):
+        answers = {label: answer for label, answer in answers.items() if label not in lost}
     said = {label: _read(answer.result()) for label, answer in answers.items()}
     wrong = [f"{label}: {about.error}" for label, about in said.items() if about.error]
     if wrong:
