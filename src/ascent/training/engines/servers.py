@@ -25,6 +25,7 @@ from ascent.rollout.service.sharing import shared_devices
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.base import Place
 from ascent.rollout.weights.transports.choice import check_fits, choose, transport
+from ascent.rollout.weights.transports.own_address import of_interface
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.ranks import Ranks
@@ -45,7 +46,9 @@ def serving(
     with contextlib.ExitStack() as stack:
         with _all_or_none(agreement):
             address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
-        served = _join(address, config.rollout, engine.dtype, run.path.name, agreement)
+        served = _join(
+            address, config.rollout, engine.dtype, run.path.name, agreement, interface=config.cluster.interface
+        )
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
             raise InputError(
@@ -76,14 +79,21 @@ def connect(
 
 
 def _join(
-    address: ServiceAddress | None, rollout: RolloutSection, dtype: str, name: str, agreement: Agreement
+    address: ServiceAddress | None,
+    rollout: RolloutSection,
+    dtype: str,
+    name: str,
+    agreement: Agreement,
+    *,
+    interface: str | None = None,
 ) -> ServedEngine:
-    """Rank 0, which knows the address, holds the service; the others join it."""
+    """Rank 0, which knows the address, holds the service; the others join it. `interface`: of this machine, at which
+    servers reach it; None: found out."""
     served: ServedEngine | None = None
     shared: tuple[ServiceAddress, str] | None = None
     with _all_or_none(agreement):
         if address is not None:
-            delivery = _delivery(rollout, address, dtype, agreement.ranks.count)
+            delivery = _delivery(rollout, address, dtype, agreement.ranks.count, interface)
             served = ServedEngine(address, delivery, holder_name=name, dtype=dtype)
             shared = (address, served.hold)
     shared = agreement.ranks.exchange(shared)[0]
@@ -110,7 +120,9 @@ def _all_or_none(agreement: Agreement) -> Iterator[None]:
     agreement.raise_on_all_ranks(failure)
 
 
-def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int) -> WeightDelivery:
+def _delivery(
+    rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int, interface: str | None = None
+) -> WeightDelivery:
     name = address.transport or remote_transport(rollout, processes)
     if rollout.transport not in ("auto", name):
         raise InputError(
@@ -118,7 +130,8 @@ def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, proc
             f"Leave rollout.transport out, or start the service with --transport {rollout.transport}.",
         )
     dtype = address.dtype or dtype
-    return WeightDelivery(transport(name, dtype, str(devices.current())), dtype, verify=rollout.verify)
+    here = None if interface is None else of_interface(interface)
+    return WeightDelivery(transport(name, dtype, str(devices.current()), address=here), dtype, verify=rollout.verify)
 
 
 def own_transport(config: RunConfig, processes: int) -> str:
