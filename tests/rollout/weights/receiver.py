@@ -1,24 +1,21 @@
-"""A server's worker that receives weights over HTTP, in a process of its own: the real receiving engine over a model that
-only takes fingerprints. vLLM, which takes ten seconds to load, is stood in for.
-
-    python receiver.py        commands in, answers out, a JSON line each
+"""A server's worker that receives weights over HTTP, in a process of its own: the real receiving engine, over a model
+that only takes fingerprints. vLLM, which takes ten seconds to load, is stood in for.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import resource
-import subprocess
 import sys
 import threading
 import time
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
+_PROCESSES = multiprocessing.get_context("forkserver")  # which loads torch once for all of them
+_PROCESSES.set_forkserver_preload(["torch", "numpy", "http.client", "ascent.rollout.in_vllm.fingerprints"])
 
 
 class Receiver:
@@ -28,42 +25,42 @@ class Receiver:
 
     def __init__(self, host: str = "127.0.0.1", number: int = 0) -> None:
         self.url = f"http://{host}:{number + 1}"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-        command = [sys.executable, str(Path(__file__).resolve())]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        self._connection, theirs = _PROCESSES.Pipe()
+        self.process = _PROCESSES.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
         self._one_caller = threading.Lock()
 
     def post(self, route: str, body: Mapping[str, Any], *, timeout: float = 60.0) -> Any:
         from ascent.rollout.weights.control import ServerCallError
 
-        assert self.process.stdin is not None and self.process.stdout is not None
         with self._one_caller:
             try:
-                self.process.stdin.write(json.dumps([route, body]) + "\n")
-                self.process.stdin.flush()
-                answer = self.process.stdout.readline()
-            except OSError as error:
-                raise ServerCallError(f"{route}: {error}") from error
-        if not answer:
-            raise ServerCallError(f"{route}: the connection was closed")
-        decoded = json.loads(answer)
-        if "error" in decoded:
-            raise ServerCallError(f"{route}: {decoded['error']}", 500)
-        return decoded["result"]
+                self._connection.send((route, dict(body)))
+                if not self._connection.poll(timeout):
+                    raise ServerCallError(f"{route}: no answer in {timeout:g} s")
+                answer = self._connection.recv()
+            except (OSError, EOFError) as error:
+                raise ServerCallError(f"{route}: {error or 'the connection was closed'}") from error
+        if "error" in answer:
+            raise ServerCallError(f"{route}: {answer['error']}", 500)
+        return answer["result"]
 
     def get(self, route: str, *, timeout: float = 60.0) -> Any:
-        return self.post(route, {})
+        return self.post(route, {}, timeout=timeout)
 
     def loaded(self) -> dict[str, str]:
         """Fingerprints of all that came in since this was asked last, by name."""
         found: dict[str, str] = self.post("loaded", {})
         return found
 
+    def threads(self) -> int:
+        """More than one while it fetches."""
+        return int(self.post("figures", {})["threads"])
+
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
 
 def _stand_in_for_vllm() -> None:
@@ -83,11 +80,12 @@ def _stand_in_for_vllm() -> None:
             sys.modules.setdefault(".".join(parts[:length]), types.ModuleType(".".join(parts[:length])))
 
 
-def _serve() -> None:
-    """Answer until standard input ends."""
+def _serve(connection: Any) -> None:
+    """Answer until the connection ends."""
     _stand_in_for_vllm()
     import torch
 
+    from ascent.rollout.in_vllm import host_chunks
     from ascent.rollout.in_vllm.fingerprints import fingerprint
     from ascent.rollout.in_vllm.http_receiver import HttpUpdateInfo, HttpWeightTransferEngine
 
@@ -112,6 +110,7 @@ def _serve() -> None:
         if route == "/update_weights":
             return engine.receive_weights(HttpUpdateInfo(**body["update_info"]))
         if route == "told":
+            host_chunks.PATIENCE_SECONDS = body.pop("patience", host_chunks.PATIENCE_SECONDS)
             return told.update(body)
         if route == "loaded":
             found = dict(loaded)
@@ -123,13 +122,12 @@ def _serve() -> None:
             return {"files": files, "threads": threading.active_count(), "peak_bytes": peak, "arrived": arrived}
         raise KeyError(route)
 
-    for line in sys.stdin:
+    while True:
         try:
-            result = {"result": answer(*json.loads(line))}
+            asked = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send({"result": answer(*asked)})
         except Exception as error:  # noqa: BLE001  # as vLLM's server answers with it
-            result = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(result), flush=True)
-
-
-if __name__ == "__main__":
-    _serve()
+            connection.send({"error": f"{type(error).__name__}: {error}"})

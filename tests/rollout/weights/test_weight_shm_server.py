@@ -101,8 +101,8 @@ class Broken:
 
 
 def test_weights_arrive_and_are_right(server: Any, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascent.rollout.weights.transports import shm as shm_sender
     from ascent.rollout.in_vllm.owned_segments import Segment
+    from ascent.rollout.weights.transports import shm as shm_sender
 
     used: set[str] = set()
 

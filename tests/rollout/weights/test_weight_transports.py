@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.in_vllm.owned_segments import Segment
 from ascent.rollout.in_vllm.shared_memory import OpenedSegment, SegmentError, Slot, parse_slots
 from ascent.rollout.weights.control import ServerCallError
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.choice import transport
-from ascent.rollout.in_vllm.owned_segments import Segment
 from ascent.rollout.weights.update_api import update_api
 from ascent.rollout.weights.verify.canary import CanaryTolerance
 

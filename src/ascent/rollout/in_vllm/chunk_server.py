@@ -171,6 +171,7 @@ def _server_class(host: str) -> type[_Server]:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    error_message_format = ""  # what is no request gets its status alone
     timeout = _IDLE_SECONDS
     server: _Server
 

@@ -77,9 +77,14 @@ class HostChunks:
 
     def _become_fetcher(self, number: int) -> None:
         role = Role.take(self._delivery.name("fetcher"))
-        if role is not None:
+        if role is None:
+            return
+        try:
             remove_stale()
             self._fetching = _Fetching(self._delivery, role, number)
+        except BaseException:
+            role.free()
+            raise
 
     def _alone(self, number: int, size: int, sha256: str | None) -> OpenedSegment:
         """Fetch it for this worker alone: the one that fetches for all has been taking too long."""

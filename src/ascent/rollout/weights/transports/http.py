@@ -79,10 +79,10 @@ class HttpTransport:
                     piece |= {"chunk_bytes": self._chunk_bytes, "relays": relays}
                     loading.start({url: info | piece for url, info in told.items()})
                 loading.wait()
-        except OSError as error:
+        except WeightSyncError:
             for _ in walk:  # other processes take part in the walk
                 pass
-            raise WeightSyncError(f"weights can't be given out over HTTP: {error}") from error
+            raise
         finally:
             offers.end()
             loading.close()
@@ -103,10 +103,13 @@ def _serving(
     told: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         for replica in replicas:
-            at = address or on_the_way_to(replica.url)
-            if at not in servers:
-                servers[at] = ChunkServer(at, offers, token)
-                stack.callback(servers[at].close)
+            try:
+                at = address or on_the_way_to(replica.url)
+                if at not in servers:
+                    servers[at] = ChunkServer(at, offers, token)
+            except OSError as error:
+                raise WeightSyncError(f"weights can't be given out to {replica.url} over HTTP: {error}") from error
+            stack.callback(servers[at].close)
             told[replica.url] = {"source": servers[at].address, "token": token, "host": _host(replica)}
         stack.callback(offers.end)
         yield told
@@ -116,11 +119,16 @@ class _Buffer:
     """Memory that a socket can be filled from without a copy in this process."""
 
     def __init__(self, size: int) -> None:
-        """Reserve so many bytes. Raises OSError."""
+        """Reserve so many bytes. Raises WeightSyncError where they aren't there."""
         self.size = size
-        self._file = os.memfd_create("ascent-weights", os.MFD_CLOEXEC)
-        os.posix_fallocate(self._file, 0, size)  # a write into a page that isn't there would kill the process
-        self._map = mmap.mmap(self._file, size)
+        self._file = -1
+        try:
+            self._file = os.memfd_create("ascent-weights", os.MFD_CLOEXEC)
+            os.posix_fallocate(self._file, 0, size)  # a write into a page that isn't there would kill the process
+            self._map = mmap.mmap(self._file, size)
+        except OSError as error:
+            self.close()
+            raise WeightSyncError(f"no {size / 2**20:.0f} MiB of memory for a chunk of weights: {error}") from error
 
     def tensor(self, slot: Slot) -> Tensor:
         """See Memory."""
