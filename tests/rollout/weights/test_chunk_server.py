@@ -213,6 +213,7 @@ def test_nothing_is_served_once_it_is_closed(serve: Any) -> None:
 class Evil(BaseHTTPRequestHandler):
     """A relay that gives what it wants."""
 
+    protocol_version = "HTTP/1.1"
     given, promised, asked = b"", 0, 0
 
     def do_GET(self) -> None:
@@ -221,6 +222,7 @@ class Evil(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(self.promised))
         self.end_headers()
         self.wfile.write(self.given)
+        self.close_connection = True
 
     def log_message(self, *args: Any) -> None: ...
 
@@ -255,6 +257,12 @@ def test_a_poisoned_relay_is_refused_and_named_no_more(serve: Any, given: bytes,
     finally:
         relay.shutdown()
         relay.server_close()
+
+
+def test_a_relay_of_another_make_is_refused(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP/1.0: it closes its connections."""
+    monkeypatch.setattr(Evil, "protocol_version", "HTTP/1.0")
+    test_a_poisoned_relay_is_refused_and_named_no_more(serve, CONTENT, len(CONTENT))
 
 
 def test_a_relay_that_is_gone_is_no_obstacle(serve: Any) -> None:

@@ -158,8 +158,9 @@ def _body(
 ) -> Fetched:
     """The bytes of an answer, into memory. Raises OSError for a connection that breaks, and for other bytes than those
     that were promised."""
+    if connection.sock is None:
+        raise _BrokenOffError("it doesn't keep its connections, so nothing could end one that is too slow")
     view = memory(size)
-    assert connection.sock is not None  # kept open: the answer says how long it is
     with cut_off_after(seconds_for(size), connection.sock):
         at = 0
         while at < size:
