@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rollout.weights.test_weight_shm_server import Trainer
 
 from ascent.rollout.engine import WeightMismatchError, WeightSyncError
-from tests.rollout.weights.test_weight_shm_server import Trainer
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
