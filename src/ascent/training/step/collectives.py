@@ -23,9 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ascent import devices
 
 Kind = Literal["gradients", "gathers"]
-_TIMED: dict[str, Kind] = {
-    "reduce_scatter_tensor": "gradients",  # FSDP's
+_TIMED: dict[str, Kind] = {  # as far as this release of torch has them
+    "reduce_scatter_tensor": "gradients",  # FSDP's, up to torch 2.12
+    "reduce_scatter_single": "gradients",  # and from 2.13 on
     "all_gather_into_tensor": "gathers",
+    "all_gather_single": "gathers",
     "all_gather": "gathers",
     "all_gather_object": "gathers",
     "gather_object": "gathers",
@@ -52,6 +54,8 @@ class Collectives:
             return
         on_device = devices.kind() != "cpu" and _has_timed_events()
         for name, kind in _TIMED.items():
+            if not hasattr(dist, name):
+                continue
             usual = self._replaced[name] = getattr(dist, name)
             setattr(dist, name, self._timed(usual, kind, on_device=on_device))
 
