@@ -261,6 +261,15 @@ def test_a_trainer_that_can_not_listen_says_so_and_the_walk_ends(start: Any) -> 
     assert next(walk, None) is None
 
 
+def test_a_server_whose_machine_is_not_known_any_more_fails_alone(start: Any) -> None:
+    lost, other = start("no-such-machine.invalid", "127.0.0.1")
+    sent = weights(8)
+    failed = send([lost, other], sent)
+    assert set(failed) == {lost.url}
+    assert "no way to the server's machine" in str(failed[lost.url])
+    assert other.loaded() == prints(sent)
+
+
 def test_what_a_server_is_told_and_can_not_have_is_refused(start: Any) -> None:
     before = segments()
     (receiver,) = start("127.0.0.1")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.engine import WeightSyncError, WeightTransferError
 from ascent.rollout.in_vllm.chunk_server import Chunk, ChunkServer
 from ascent.rollout.in_vllm.plugin import HTTP_BACKEND
 from ascent.rollout.in_vllm.shared_memory import Slot, tensor_at
@@ -68,13 +68,15 @@ class HttpTransport:
         ended."""
         walk = iter(tensors)
         chunks = FilledChunks(walk, self._dtype, self._chunk_bytes, observe, _Buffer, AHEAD)
+        addresses, nowhere = _addresses(replicas, self._address)
+        replicas = [replica for replica in replicas if replica.url in addresses]
         loading = Loading(replicas, self._timeout)
         relays = len({_host(replica) for replica in replicas}) >= RELAYS_FROM
         offers = Offers(relays=relays, chunk_bytes=self._chunk_bytes, kept=AHEAD)
         offered: deque[dict[str, Any]] = deque()  # and not loaded yet
         common = {"chunk_bytes": self._chunk_bytes, "ahead": AHEAD, "relays": relays}
         try:
-            with _serving(replicas, self._address, offers) as told:
+            with _serving(replicas, addresses, offers) as told:
                 for number, (buffer, slots) in enumerate(chunks):
                     chunk = _chunk(number, buffer, slots, digest=relays)
                     offers.offer(chunk)
@@ -93,15 +95,27 @@ class HttpTransport:
             offers.end()
             loading.close()
             chunks.close()
-        return loading.failed
+        return {**nowhere, **loading.failed}
 
     def close(self) -> None:
         """See Transport."""
 
 
+def _addresses(replicas: Sequence[ControlPlane], given: str | None) -> tuple[dict[str, str], dict[str, Exception]]:
+    """Where each server reaches this machine, by its url, and why one can't."""
+    found: dict[str, str] = {}
+    failed: dict[str, Exception] = {}
+    for replica in replicas:
+        try:
+            found[replica.url] = given or on_the_way_to(replica.url)
+        except OSError as error:
+            failed[replica.url] = WeightTransferError(f"no way to the server's machine: {error}")
+    return found, failed
+
+
 @contextlib.contextmanager
 def _serving(
-    replicas: Sequence[ControlPlane], address: str | None, offers: Offers
+    replicas: Sequence[ControlPlane], addresses: Mapping[str, str], offers: Offers
 ) -> Iterator[Mapping[str, dict[str, Any]]]:
     """Give chunks out inside. Yields what each server must know to fetch them, by its url."""
     token = secrets.token_hex(32)
@@ -109,8 +123,8 @@ def _serving(
     told: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         for replica in replicas:
+            at = addresses[replica.url]
             try:
-                at = address or on_the_way_to(replica.url)
                 if at not in servers:
                     servers[at] = ChunkServer(at, offers, token)
             except OSError as error:
