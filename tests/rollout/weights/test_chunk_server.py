@@ -179,6 +179,13 @@ def test_a_source_that_sends_too_slowly_is_left(monkeypatch: pytest.MonkeyPatch)
     listening.close()
 
 
+def test_no_name_server_is_asked(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none answers, each delivery would wait for it."""
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("looked up"))
+    monkeypatch.setattr(socket, "gethostbyaddr", lambda *_: pytest.fail("looked up"))
+    assert fetched(serve()[0]) == CONTENT
+
+
 def test_a_chunk_is_waited_for_and_the_end_is_told(serve: Any) -> None:
     server, offers = serve()
     threading.Timer(0.2, lambda: offers.offer(chunk(1))).start()

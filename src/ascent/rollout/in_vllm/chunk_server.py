@@ -17,6 +17,7 @@ import http.server
 import re
 import secrets
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -113,6 +114,11 @@ class _Server(http.server.ThreadingHTTPServer):
         self._strangers: dict[socket.socket, float] = {}  # since when, the oldest first
         self._ended = False
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without the look-up of this host's name that HTTPServer makes: where name servers don't answer it takes
+        half a minute, and nobody needs it."""
+        socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
