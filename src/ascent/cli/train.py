@@ -34,12 +34,9 @@ def add(verbs: Verbs) -> None:
     )
     verb.add_argument(
         "--keep-going",
-        type=int,
-        nargs="?",
-        const=3,
-        metavar="N",
-        help="where processes fail go on from the last checkpoint, at most N times (default: 3; on a cluster, also "
-        "without this: cluster.max_restarts)",
+        action="store_true",
+        help="where processes fail go on from the last checkpoint, at most cluster.max_restarts times (on a cluster, "
+        "without this too)",
     )
     verb.add_argument(
         "--force",
@@ -55,8 +52,6 @@ def _train(args: argparse.Namespace) -> int:
 
     if args.devices < 1:
         raise InputError(f"--devices {args.devices}: expected at least 1")
-    if args.keep_going is not None and args.keep_going < 0:
-        raise InputError(f"--keep-going {args.keep_going}: expected a number of restarts")
     words = [word for word in (args.config, *args.overrides) if word is not None]
     if args.resume is not None:
         reserved = beginning.resumed_run(args.resume)
@@ -96,17 +91,19 @@ def _begin(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> 
     )
     write_environment(run.path, checked)
     refuse_unfit(checked, "train", args)
-    return _train_in(run, args)
+    return _train_in(run, settings, args)
 
 
-def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
+def _train_in(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> int:
     """Train, and when that fails say why, as far as the failure is known."""
     from ascent.environment import explain_failure
 
     resume = args.resume is not None
-    if args.devices > 1 or args.keep_going is not None or args.launcher != "local":
+    keeps_going = args.keep_going or args.launcher == "ray"
+    if args.devices > 1 or keeps_going or args.launcher != "local":
         launch = load(LAUNCHERS, args.launcher)
-        code = launch(run.path, args.devices, resume=resume, debug=args.debug, restarts=args.keep_going)
+        restarts = settings.cluster.max_restarts if keeps_going else None
+        code = launch(run.path, args.devices, resume=resume, debug=args.debug, restarts=restarts)
     else:
         from ascent.training.launch.worker import work
 

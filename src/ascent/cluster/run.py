@@ -54,10 +54,9 @@ _OTHERS = 5.0  # seconds in which the cause of a failure may show elsewhere
 def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: int | None = None) -> int:
     """Train with `processes` ranks on the cluster that the run's configuration names; the exit code of `ascent`.
 
-    `restarts`: at most so many, instead of `cluster.max_restarts`. Raises InputError where it can't be placed.
+    At most `restarts` attempts follow the first one. Raises InputError where it can't be placed.
     """
     settings, _ = config.load(RunDirectory(run).config)
-    most = settings.cluster.max_restarts if restarts is None else restarts
     with connected(settings.cluster) as cluster, ExitStack() as stack:
         for warning in refuse_unfit(cluster, settings, run):
             print(f"warning: {warning.what}", file=sys.stderr)
@@ -65,7 +64,9 @@ def launch(run: Path, processes: int, *, resume: bool, debug: bool, restarts: in
         stack.callback(driver.close)
         stack.enter_context(listening(driver.ask_to_stop, driver.insist))
         try:
-            return train_to_the_end(driver.run, driver.train_once, resume=resume, most=most, sleep=driver.pause)
+            return train_to_the_end(
+                driver.run, driver.train_once, resume=resume, most=restarts or 0, sleep=driver.pause
+            )
         except HeadGoneError as error:
             go_on = f"Then: ascent train --resume {run} --devices {processes}"
             raise InputError(error.message, f"{error.mend} {go_on}") from error
