@@ -144,8 +144,8 @@ def test_a_port_that_is_taken_is_not_given(cluster: Cluster) -> None:
     held = hold(cluster, node_of(cluster))
     try:
         with socket.socket() as taken:
-            taken.bind(("", 0))
-            taken.listen()
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, which listen later
+            taken.bind((held.node.address, 0))
             port = taken.getsockname()[1]
             with pytest.raises(InputError, match=rf"none of the ports {port}-{port} is free"):
                 held.call("free_port", port, port)

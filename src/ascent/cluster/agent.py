@@ -117,8 +117,9 @@ class Agent:
             if port in but:
                 continue
             with socket.socket(family) as probe, contextlib.suppress(OSError):
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("", port))  # a rendezvous listens at every address
+                # at every address, as a rendezvous does; no SO_REUSEADDR, which would find a port free that a server has
+                # bound and doesn't listen at yet
+                probe.bind(("", port))
                 return port
         raise InputError(
             f"node {self._address}: none of the ports {first}-{last} is free", "Give cluster.ports others, or more."
