@@ -117,8 +117,8 @@ class Agent:
             if port in but:
                 continue
             with socket.socket(family) as probe, contextlib.suppress(OSError):
-                # at every address, as a rendezvous does; no SO_REUSEADDR, which would find a port free that a server has
-                # bound and doesn't listen at yet
+                # At every address, as a rendezvous does, and without SO_REUSEADDR: with it a port seems free that a
+                # server has bound and doesn't listen at yet.
                 probe.bind(("", port))
                 return port
         raise InputError(
