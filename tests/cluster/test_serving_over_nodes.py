@@ -33,7 +33,9 @@ def test_a_run_goes_on_while_a_server_s_node_is_lost_and_replaced(
     cluster: FakeCluster, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
 ) -> None:
     """The servers of the node that is lost serve again on another one, and sample with the weights of that time."""
-    config = write_config(tmp_path / "c.yaml", tiny_policy(tied=False), task_file, max_steps=60, save_steps=1000)
+    config = write_config(
+        tmp_path / "c.yaml", tiny_policy(tied=False), task_file, max_steps=60, save_steps=1000, learning_rate=1e-3
+    )
     run = tmp_path / "runs" / "run"
     command = [sys.executable, "-m", "ascent", "train", str(config), f"cluster.address={cluster.address}"]
     command += ["rollout.engine=vllm", "rollout.mode=server", "rollout.replicas=2", "memory.kv_cache_mb=16"]
