@@ -16,6 +16,7 @@ def add(verbs: Verbs) -> None:
     cluster = verbs.add_parser("cluster", help=help_line, description=help_line)
     actions = cluster.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_plan(actions)
+    _add_check(actions)
     _add_commands(actions)
     _add_simulate(actions)
 
@@ -27,6 +28,15 @@ def _add_plan(actions: Verbs) -> None:
     plan.add_argument("--devices", type=int, default=1, metavar="N", help="training processes, one a device")
     plan.add_argument("--nodes", metavar="NODES", help=f"nodes that aren't there yet: {_NODES}")
     plan.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _add_check(actions: Verbs) -> None:
+    check = add_verb(actions, "check", _check, "look at all machines of a cluster, compare them, and let them try")
+    check.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file: also its model and its folder")
+    check.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the file's")
+    check.add_argument("--run", type=Path, metavar="DIR", help="a folder that all machines should share")
+    check.add_argument("--all", action="store_true", help="also list what is right")
+    check.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
 def _add_commands(actions: Verbs) -> None:
@@ -63,6 +73,14 @@ def _plan(args: argparse.Namespace) -> int:
     if args.devices < 1:
         raise InputError(f"--devices {args.devices}: expected at least 1")
     return tell(lambda: planned(args.config, args.overrides, args.devices, _several(args.nodes)), args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from ascent.cluster.checking.asked import asked_of
+    from ascent.cluster.checking.checks import check
+
+    words = [word for word in (args.config, *args.overrides) if word is not None]
+    return tell(lambda: check(asked_of(words, args.run), everything=args.all), args)
 
 
 def _commands(args: argparse.Namespace) -> int:

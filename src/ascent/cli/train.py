@@ -42,8 +42,13 @@ def add(verbs: Verbs) -> None:
     verb.add_argument(
         "--launcher",
         choices=sorted(LAUNCHERS),
-        default="local",
-        help="how several processes are started (default: local, all on this machine)",
+        help="how processes are started (default: ray where cluster.address is set, else local, all on this machine)",
+    )
+    verb.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="where processes fail go on from the last checkpoint, at most cluster.max_restarts times (on a cluster, "
+        "without this too)",
     )
     verb.add_argument(
         "--force",
@@ -77,7 +82,7 @@ def _train(args: argparse.Namespace) -> int:
     with reserved as run:
         run_directory.write_text(run.config, settings.to_yaml())
         _look_at_machine(run, settings, args)
-        return _train_in(run, args)
+        return _train_in(run, settings, args)
 
 
 def _rehearse(args: argparse.Namespace, words: list[str]) -> int:
@@ -98,6 +103,11 @@ def _rehearse(args: argparse.Namespace, words: list[str]) -> int:
     path = Path(words[0])
     settings, notes = config.load(path, words[1:])
     settings = _checked(settings, notes, args)
+    if args.launcher != "local":
+        raise InputError(
+            "--rehearse tries a run on this machine, and cluster.address names others",
+            "Rehearse with cluster.address=null, as much of the run as fits here.",
+        )
     folder = Path(settings.tracking.folder)
     name = folder_name(folder, settings.tracking.name or run_directory.default_name(path))
     with beginning.new_run(folder, name) as run:
@@ -125,6 +135,7 @@ def _checked(settings: RunConfig, notes: list[str], args: argparse.Namespace) ->
     if args.force and settings.memory.check == "refuse":
         settings = settings.model_copy(update={"memory": settings.memory.model_copy(update={"check": "warn"})})
     check_sources(settings.tasks.train, settings.tasks.held_out, settings.tasks.seed)
+    args.launcher = args.launcher or ("local" if settings.cluster.address is None else "ray")
     return settings
 
 
@@ -135,34 +146,37 @@ def _look_at_machine(run: RunDirectory, settings: RunConfig, args: argparse.Name
     from ascent.rollout.service.sharing import devices_of_servers
 
     set_up_process(debug=args.debug, on_cpu=bool(settings.trainer.get("use_cpu")))
+    here = args.launcher != "ray"  # else this machine may have no device at all
     checked = preflight(
         weight_updates=True,
         sleep_mode=settings.memory.engine_sleep,
         server_mode=settings.rollout.mode == "server",
-        trainer_devices=tuple(range(args.devices)),
-        server_devices=devices_of_servers(settings, args.devices),
+        trainer_devices=tuple(range(args.devices)) if here else (),
+        server_devices=devices_of_servers(settings, args.devices) if here else (),
     )
     write_environment(run.path, checked)
     refuse_unfit(checked, "train", args)
 
 
-def _train_in(run: RunDirectory, args: argparse.Namespace) -> int:
+def _train_in(run: RunDirectory, settings: RunConfig, args: argparse.Namespace) -> int:
     """Train, and when that fails say why, as far as the failure is known."""
     from ascent.environment import explain_failure
 
     resume = args.resume is not None
-    try:
-        if args.devices > 1:
-            launch = load(LAUNCHERS, args.launcher)
-            code = launch(run.path, args.devices, resume=resume, debug=args.debug)
-        else:
-            from ascent.training.launch.worker import work
+    keeps_going = args.keep_going or args.launcher == "ray"
+    if args.devices > 1 or keeps_going or args.launcher != "local":
+        launch = load(LAUNCHERS, args.launcher)
+        restarts = settings.cluster.max_restarts if keeps_going else None
+        code = launch(run.path, args.devices, resume=resume, debug=args.debug, restarts=restarts)
+    else:
+        from ascent.training.launch.worker import work
 
+        try:
             code = work(run.path, resume=resume, debug=args.debug)
-    except InputError:
-        raise
-    except Exception:  # noqa: BLE001 - the worker has printed and kept it
-        code = EXIT_BAD
+        except InputError:
+            raise
+        except Exception:  # noqa: BLE001 - `work` has printed and kept it
+            code = EXIT_BAD
     if code == EXIT_BAD:
         failures = run.failures()
         known = explain_failure("\n".join(failure.read_text(encoding="utf-8") for failure in failures))

@@ -9,6 +9,8 @@ import contextlib
 import logging
 import os
 import socket
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -135,38 +137,56 @@ def _takes_connections(address: str) -> bool:
 
 
 def _join(ray: ModuleType, address: str, given: str) -> None:
-    """`ray.init`, which may wait for ever for what listens and isn't a head; in words where it fails."""
-    late = threading.Timer(_CONNECTED_WITHIN, lambda: _tell_late(address))
+    """`ray.init`, in words where it fails. What Ray's own libraries print meanwhile is read, not shown."""
+    late = threading.Timer(_CONNECTED_WITHIN, _tell_late, (address, os.dup(2)))
     late.daemon = True
     late.start()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what 2.60 warns of, and later releases do
+    with tempfile.TemporaryFile() as printed:
+        try:
+            with _printing_to(printed.fileno()):
+                ray.init(
+                    address=address,
+                    namespace=NAMESPACE,
+                    log_to_driver=False,  # the agents send what a run prints, whole and in order
+                    logging_level=logging.ERROR,
+                )
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+            printed.seek(0)
+            said = f"{error} {printed.read().decode(errors='replace')}"
+            raise InputError(
+                f"cluster.address={given}: Ray doesn't take this process in: {_told(error)}", _mend(said)
+            ) from error
+        finally:
+            late.cancel()
+
+
+@contextlib.contextmanager
+def _printing_to(file: int) -> Iterator[None]:
+    """Inside, what this process writes to standard error goes into a file, whichever library writes it."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(file, 2)
     try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            log_to_driver=False,  # the agents send what a run prints, whole and in order
-            logging_level=logging.ERROR,
-            configure_logging=True,
-        )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise InputError(
-            f"cluster.address={given}: Ray doesn't take this process in: {_told(error)}", _mend(error)
-        ) from error
+        yield
     finally:
-        late.cancel()
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
 
 
-def _tell_late(address: str) -> None:
-    print(f"still waiting for Ray at {address}; is it the head's port (6379 unless told otherwise)?", flush=True)
+def _tell_late(address: str, error_output: int) -> None:
+    said = f"still waiting for Ray at {address}; is that the head's port (6379 unless told otherwise)?\n"
+    os.write(error_output, said.encode())
 
 
 def _told(error: Exception) -> str:
     return " ".join(str(error).split())[:400]
 
 
-def _mend(error: Exception) -> str:
-    said = str(error).lower()
-    if "token" in said or "auth" in said:
+def _mend(said: str) -> str:
+    said = said.lower()
+    if "token" in said or "unauthenticated" in said:
         return (
             "Give this process the cluster's token: RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN or in "
             "~/.ray/auth_token, as on every machine of the cluster."

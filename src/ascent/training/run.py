@@ -28,7 +28,7 @@ from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.weights.adapters import refuse_head_adapter
-from ascent.sandbox import Sandbox
+from ascent.sandbox.judges import Judges
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
@@ -40,7 +40,7 @@ from ascent.training.engines.settings import from_config, sampled_at_once
 from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
-from ascent.training.judging import judgeable, open_sandbox
+from ascent.training.judging import judgeable, open_judges
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
@@ -122,7 +122,7 @@ def prepared(
     tasks = _tasks(config, args, tokenizer, context, say)
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with contextlib.ExitStack() as stack:
-        sandbox = stack.enter_context(open_sandbox(config.sandbox))
+        sandbox = stack.enter_context(open_judges(config.sandbox, config.cluster))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
@@ -351,7 +351,7 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Say) -> RunTasks:
+def _judgeable(tasks: RunTasks, sandbox: Judges, say: Say) -> RunTasks:
     """The tasks whose tests this sandbox can run; the others are left out and told."""
     (train, not_train), (held_out, not_held_out) = (judgeable(each, sandbox) for each in (tasks.train, tasks.held_out))
     refused = not_train + not_held_out
@@ -365,12 +365,12 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Say) -> RunTasks:
 @contextlib.contextmanager
 def showing_progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
     """A line for each step, and on a terminal a bar; on the main process."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # the steps are shown here; it would print them once a machine
     if not trainer.accelerator.is_main_process:
         yield
         return
-    from transformers import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)  # the steps are shown here
     with StepProgress() as progress:
         recorder.watchers.insert(0, progress.step)  # an alarm is told below its step
         recorder.on_sampled = progress.sampled

@@ -1,7 +1,7 @@
-"""One process of a training run: `python -m ascent.training.launch.worker RUN [--resume] [--debug]`.
+"""One process of a training run: `python -m ascent.training.launch.worker RUN [--resume] [--debug] [key=value ...]`.
 
-The run directory holds the configuration. Exit codes are those of `ascent`; 1 says that the run was stopped before its
-end and can be resumed, 3 that an unexpected exception ended it.
+The run directory holds the configuration, which a launcher may override. Exit codes are those of `ascent`; 1 says that
+the run was stopped before its end and can be resumed, 3 that an unexpected exception ended it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.trackers import places
 from ascent.tracking.trackers.names import check_installed, named
+from ascent.training.launch.rank_log import print_to_own_file
 from ascent.training.launch.stop_file import stop_file, stopped_mark
 from ascent.training.launch.terminal import outlive_terminal
 from ascent.training.records.out_of_memory import OutOfMemoryError
@@ -44,13 +45,15 @@ def main(
     user can mend."""
     parser = argparse.ArgumentParser(prog="ascent.training.launch.worker")
     parser.add_argument("run", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--debug", action="store_true")
     args = parser.parse_args(argv)
     if stop_file() is not None:
         end_with_standard_input()
+    print_to_own_file(_rank())
     try:
-        return work(args.run, resume=args.resume, debug=args.debug, do=do)
+        return work(args.run, resume=args.resume, debug=args.debug, overrides=args.overrides, do=do)
     except InputError as error:
         if args.debug:
             raise
@@ -61,13 +64,14 @@ def main(
         return 3
 
 
-def work(path: Path, *, resume: bool, debug: bool, do: Do | None = None) -> int:
-    """Train in this process, or do what `do` does; 0 when the run came to its end, 1 when it was stopped.
+def work(path: Path, *, resume: bool, debug: bool, overrides: Sequence[str] = (), do: Do | None = None) -> int:
+    """Train in this process, or do what `do` does; 0 when the run came to its end, 1 when it was stopped. `overrides`
+    are `key=value`.
 
     An unexpected exception is printed, kept in the run directory, and raised.
     """
     run = run_directory.open_existing(path)
-    settings, _ = config.load(run.config)
+    settings, _ = config.load(run.config, overrides)
     set_up_process(debug=debug, on_cpu=bool(settings.trainer.get("use_cpu")))
     outlive_terminal()
     if "RANK" not in os.environ:  # a launcher has removed those of all processes, before the first could fail

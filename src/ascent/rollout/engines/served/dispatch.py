@@ -75,7 +75,8 @@ class Dispatcher:
     sampling.
 
     With a `holder` the servers are taken and kept in its name, otherwise they are held by another process of the same
-    training. `lost` says why the service won't come back, None while it may.
+    training. `lost` says why the service won't come back, None while it may; `where` the servers' URLs, in their order,
+    if they can move.
     """
 
     def __init__(
@@ -84,12 +85,13 @@ class Dispatcher:
         holder: Mapping[str, Any] | None,
         lost: Callable[[], str | None],
         patience: float,
+        where: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self.members = [Member(replica) for replica in replicas]
         self.outcomes: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
         self.version: int | None = None  # that is sampled with; None: nothing is
         self.failure: Exception | None = None
-        self._holder, self._lost, self._patience = holder, lost, patience
+        self._holder, self._lost, self._patience, self._where = holder, lost, patience, where
         self._waiting: deque[Job] = deque()
         self._up_at = time.monotonic()
         self._most = max(1, min(member.replica.room for member in self.members) // len(self.members))
@@ -367,6 +369,7 @@ class Dispatcher:
     async def _watch_service(self) -> None:
         """End sampling when the service won't come back."""
         while self.failure is None:
+            self._follow()
             if (why := self._lost_for_good()) is not None:
                 self._fail(EngineLostError(why))
             elif time.monotonic() - self._up_at > self._patience:
@@ -375,6 +378,16 @@ class Dispatcher:
             if self._room:  # a shortage may pass
                 self._room = min(self._most, self._room + max(1, self._room // 8))
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _follow(self) -> None:
+        """Ask a server that has moved where it is now. It comes back as another, without the weights."""
+        urls = () if self._where is None else self._where()
+        for member, url in zip(self.members, urls, strict=False):
+            if url and url != member.replica.url:
+                _log.warning("%s is at %s now", member.replica.url, url)
+                self._not_reachable(member)
+                member.replica.move(url)
+                member.wake.set()
 
     def _lost_for_good(self) -> str | None:
         try:

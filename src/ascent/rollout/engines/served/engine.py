@@ -29,6 +29,7 @@ from ascent.rollout.engines.served.jobs import jobs_of
 from ascent.rollout.engines.served.replica import Replica, take_all, this_process
 from ascent.rollout.engines.served.statistics import ServerStatistics
 from ascent.rollout.engines.served.weight_failures import why_none_got_them
+from ascent.rollout.service import servers_file
 from ascent.rollout.service.address import ServiceAddress, lost
 from ascent.rollout.weights.control import NoServerReachedError, ServerCallError, WeightDelivery
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
@@ -86,6 +87,7 @@ class ServedEngine:
         self._http = HttpThread()
         self._replicas = [Replica(url, address.token, self.hold, self._http, adapter) for url in address.urls]
         self._unfinished = 0
+        self.weights_seconds = 0.0  # that bringing weights to the servers took, in all
         holder = this_process(holder_name) if sends_weights else None
         try:
             self._connect(holder, connect_seconds)
@@ -93,7 +95,9 @@ class ServedEngine:
             self._http.close()
             raise
         self._sends_weights = sends_weights
-        self._dispatcher = Dispatcher(self._replicas, holder, lambda: lost(address), patience)
+        file = address.servers
+        where = None if file is None else lambda: servers_file.read(file)["urls"]
+        self._dispatcher = Dispatcher(self._replicas, holder, lambda: lost(address), patience, where)
         self._statistics = ServerStatistics(self._http, self._replicas)
         self._http.run(self._start())
 
@@ -260,7 +264,9 @@ class ServedEngine:
         replicas = self._begin(version)
         incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
         try:
-            failed = dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+            delivered = self._delivery.deliver(replicas, named_tensors, version, canary)
+            failed = dict(delivered.failed)
+            self.weights_seconds += delivered.seconds.get("send", 0.0)
         except NoServerReachedError as error:
             failed = error.failed
         for replica in replicas:
