@@ -60,6 +60,7 @@ class FakeCluster:
             if raylet is None:
                 self.remove(node)
                 self.nodes[number] = self.add_node()
+        self.ray_cluster.wait_for_nodes(timeout=60)  # and for Ray to hold the others for dead
 
     def start(self) -> None:
         """The head, which has no cores for anything, and the nodes."""

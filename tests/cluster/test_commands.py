@@ -111,6 +111,11 @@ def test_ports_that_cannot_be_are_refused(given: str) -> None:
         ports.port_range(given)
 
 
+def test_the_head_has_a_port_that_no_run_takes() -> None:
+    with pytest.raises(InputError, match="one of the run's"):
+        made("1x8:npu", head="10.0.0.1:29450")
+
+
 def test_ports() -> None:
     assert list(ports.port_range("29400-29499")) == list(range(29400, 29500))
 

@@ -66,7 +66,7 @@ def node_inside(cluster: FakeCluster) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)  # Ray drains the node for half a minute
 
 
 def test_a_machine_that_is_cut_off_ends_what_it_computes_and_is_replaced(

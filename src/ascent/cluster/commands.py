@@ -93,6 +93,8 @@ def commands(
     """
     address, port = head_address(head)
     release, listened = _release(ray), ports.port_range(run_ports)
+    if port in listened:
+        raise InputError(f"--head {head}: its port is one of the run's, {run_ports}", f"Take {ports.HEAD}.")
     tokens = release >= TOKENS_SINCE
     first, others = nodes[0], nodes[1:]
     at = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

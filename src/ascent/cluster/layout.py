@@ -150,7 +150,7 @@ def _layout(
         judged = _judge_cpus(node, used, wanted)
         cores = (node.cpus - judged) // used if used else 0  # for each process
         if here:
-            first = sum(place.ranks for place in training)
+            first = each * len(training)
             training.append(TrainingPlace(node, here, first, _devices(0, here, kind), here * cores))
         elif each and node.count(kind) - used >= each:
             spare.append(node)

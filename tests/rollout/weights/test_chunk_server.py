@@ -11,35 +11,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from ascent.rollout.in_vllm import chunk_server
 from ascent.rollout.in_vllm.chunk_fetch import Fetcher, FetchError
-from ascent.rollout.in_vllm.chunk_server import Asked, Chunk, ChunkServer, DeliveryOverError
+from ascent.rollout.in_vllm.chunk_server import Chunk, ChunkServer, DeliveryOverError
 from ascent.rollout.weights.transports.offers import Offers
 from ascent.rollout.weights.transports.spread import TRAINER, Spread
 
 TOKEN = "t" * 64
 
 
-class Bytes:
-    """A chunk's content, in a file of memory."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content, self._file = content, os.memfd_create("test")
-        os.write(self._file, content)
-
-    def fileno(self) -> int:
-        return self._file
-
-    def chunk(self, number: int, *, digest: bool = False) -> Chunk:
-        sha256 = hashlib.sha256(self.content).hexdigest() if digest else None
-        return Chunk(number, self, len(self.content), sha256)
+CONTENT = os.urandom(300_001)
 
 
-CONTENT = Bytes(os.urandom(300_001))
+def chunk(number: int, content: bytes = CONTENT, *, digest: bool = False) -> Chunk:
+    return Chunk(number, memoryview(content), hashlib.sha256(content).hexdigest() if digest else None)
 
 
 @pytest.fixture
@@ -47,8 +37,8 @@ def serve() -> Iterator[Callable[..., tuple[ChunkServer, Offers]]]:
     servers: list[ChunkServer] = []
 
     def begin(*, relays: bool = False) -> tuple[ChunkServer, Offers]:
-        offers = Offers(relays=relays, chunk_bytes=1 << 20)
-        offers.offer(CONTENT.chunk(0, digest=relays))
+        offers = Offers(relays=relays, chunk_bytes=1 << 20, kept=2)
+        offers.offer(chunk(0, digest=relays))
         servers.append(ChunkServer("127.0.0.1", offers, TOKEN))
         return servers[-1], offers
 
@@ -84,7 +74,7 @@ def raw(server: ChunkServer, request: bytes) -> bytes:
 
 def test_a_chunk_is_there_for_who_has_the_token(serve: Any) -> None:
     server, _ = serve()
-    assert fetched(server) == CONTENT.content
+    assert fetched(server) == CONTENT
     for token in ("", "t", TOKEN + "t", TOKEN.upper(), "Bearer " + TOKEN):
         with pytest.raises(FetchError, match="answers 401"):
             fetched(server, token=token)
@@ -112,9 +102,9 @@ def test_what_is_no_request_for_a_chunk_gets_none(serve: Any, request_: str, sta
     server, _ = serve()
     answer = raw(server, request_.format(token=TOKEN).encode("latin-1"))
     assert not answer or status in answer[:40]
-    assert CONTENT.content[:100] not in answer
+    assert CONTENT[:100] not in answer
     assert answer.count(b"HTTP/1.1 ") <= 1, "nothing of a body is taken for a request"
-    assert fetched(server) == CONTENT.content
+    assert fetched(server) == CONTENT
 
 
 def test_strangers_can_not_hold_a_delivery(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +115,7 @@ def test_strangers_can_not_hold_a_delivery(serve: Any, monkeypatch: pytest.Monke
     idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
     try:
         began = time.monotonic()
-        assert fetched(server) == CONTENT.content
+        assert fetched(server) == CONTENT
         assert time.monotonic() - began < 3
         assert threading.active_count() - before < 80
         dribbling = socket.create_connection(("127.0.0.1", server.port), timeout=10)
@@ -150,13 +140,13 @@ def test_a_client_that_does_not_take_its_bytes_is_cut_off(serve: Any, monkeypatc
     monkeypatch.setattr(chunk_server, "_GRACE_SECONDS", 0.5)
     monkeypatch.setattr(chunk_server, "_SLOWEST", 1 << 30)
     server, offers = serve()
-    large = Bytes(bytes(64 << 20))
-    offers.offer(large.chunk(1))
+    large = bytes(64 << 20)
+    offers.offer(chunk(1, large))
     slow = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     slow.request("GET", "/chunks/1", headers={"Authorization": f"Bearer {TOKEN}"})
     answer = slow.getresponse()
     assert answer.read(100) == bytes(100)
-    assert fetched(server, 1) == large.content, "others are unaffected"
+    assert fetched(server, 1) == large, "others are unaffected"
     time.sleep(0.6)
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         answer.read()
@@ -189,10 +179,17 @@ def test_a_source_that_sends_too_slowly_is_left(monkeypatch: pytest.MonkeyPatch)
     listening.close()
 
 
+def test_no_name_server_is_asked(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none answers, each delivery would wait for it."""
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("looked up"))
+    monkeypatch.setattr(socket, "gethostbyaddr", lambda *_: pytest.fail("looked up"))
+    assert fetched(serve()[0]) == CONTENT
+
+
 def test_a_chunk_is_waited_for_and_the_end_is_told(serve: Any) -> None:
     server, offers = serve()
-    threading.Timer(0.2, lambda: offers.offer(CONTENT.chunk(1))).start()
-    assert fetched(server, 1) == CONTENT.content
+    threading.Timer(0.2, lambda: offers.offer(chunk(1))).start()
+    assert fetched(server, 1) == CONTENT
     threading.Timer(0.2, offers.end).start()
     with pytest.raises(DeliveryOverError):
         fetched(server, 2)
@@ -201,8 +198,8 @@ def test_a_chunk_is_waited_for_and_the_end_is_told(serve: Any) -> None:
 def test_only_the_newest_two_chunks_are_given_out(serve: Any) -> None:
     server, offers = serve()
     for number in range(1, 4):
-        offers.offer(CONTENT.chunk(number))
-    assert fetched(server, 2) == fetched(server, 3) == CONTENT.content
+        offers.offer(chunk(number))
+    assert fetched(server, 2) == fetched(server, 3) == CONTENT
     with pytest.raises(DeliveryOverError):
         fetched(server, 1)
 
@@ -220,22 +217,24 @@ def test_nothing_is_served_once_it_is_closed(serve: Any) -> None:
         fetched(server)
 
 
-class Evil:
+class Evil(BaseHTTPRequestHandler):
     """A relay that gives what it wants."""
 
-    def __init__(self, given: bytes, promised: int) -> None:
-        self.given, self.promised, self.asked = given, promised, 0
+    protocol_version = "HTTP/1.1"
+    given, promised, asked = b"", 0, 0
 
-    def find(self, asked: Asked) -> Chunk:
-        self.asked += 1
-        return Chunk(asked.number, Bytes(self.given), self.promised, "0" * 64)
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(self.promised))
+        self.end_headers()
+        self.wfile.write(self.given)
+        self.close_connection = True
 
-    def sent(self, asked: Asked) -> None: ...
-
-    def has(self, number: int, client: tuple[str, int], relay: str | None) -> None: ...
+    def log_message(self, *args: Any) -> None: ...
 
 
-WRONG_BIT = bytearray(CONTENT.content)
+WRONG_BIT = bytearray(CONTENT)
 WRONG_BIT[77] ^= 1
 
 
@@ -243,33 +242,40 @@ WRONG_BIT[77] ^= 1
     ("given", "promised"),
     [
         (bytes(WRONG_BIT), len(WRONG_BIT)),
-        (CONTENT.content[:-1], len(CONTENT.content) - 1),
-        (CONTENT.content + b"x", len(CONTENT.content) + 1),
-        (CONTENT.content[:1000], len(CONTENT.content)),
-        (CONTENT.content, 1 << 50),
+        (CONTENT[:-1], len(CONTENT) - 1),
+        (CONTENT + b"x", len(CONTENT) + 1),
+        (CONTENT[:1000], len(CONTENT)),
+        (CONTENT, 1 << 50),
     ],
     ids=["a bit", "shorter", "longer", "broken off", "endless"],
 )
 def test_a_poisoned_relay_is_refused_and_named_no_more(serve: Any, given: bytes, promised: int) -> None:
     server, offers = serve(relays=True)
-    evil = Evil(given, promised)
-    relay = ChunkServer("127.0.0.1", evil, TOKEN)  # type: ignore[arg-type]
+    evil: Any = type("ThisEvil", (Evil,), {"given": given, "promised": promised})
+    relay = HTTPServer(("127.0.0.1", 0), evil)
+    threading.Thread(target=relay.serve_forever, daemon=True).start()
     try:
-        announcing = Fetcher(server.address, TOKEN)
-        announcing.tell(0, relay.port)
-        assert fetched(server) == CONTENT.content
+        Fetcher(server.address, TOKEN).tell(0, relay.server_port)
+        assert fetched(server) == CONTENT
         assert evil.asked == 1
-        assert fetched(server) == CONTENT.content
+        assert fetched(server) == CONTENT
         assert evil.asked == 1, "it is not asked again"
-        assert offers.relayed == {relay.address}
+        assert offers.relayed == {f"127.0.0.1:{relay.server_port}"}
     finally:
-        relay.close()
+        relay.shutdown()
+        relay.server_close()
+
+
+def test_a_relay_of_another_make_is_refused(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP/1.0: it closes its connections."""
+    monkeypatch.setattr(Evil, "protocol_version", "HTTP/1.0")
+    test_a_poisoned_relay_is_refused_and_named_no_more(serve, CONTENT, len(CONTENT))
 
 
 def test_a_relay_that_is_gone_is_no_obstacle(serve: Any) -> None:
     server, _ = serve(relays=True)
     Fetcher(server.address, TOKEN).tell(0, 9)
-    assert fetched(server) == CONTENT.content
+    assert fetched(server) == CONTENT
 
 
 @pytest.mark.parametrize("hosts", [1, 3, 4, 7, 8, 62, 500])

@@ -14,7 +14,7 @@ import pytest
 from tests.rollout.weights.receiver import Receiver
 
 from ascent.rollout.in_vllm.fingerprints import fingerprint
-from ascent.rollout.weights.transports.http import HttpTransport
+from ascent.rollout.weights.transports.http import AHEAD, HttpTransport
 
 pytestmark = pytest.mark.torch
 CHUNK = 1 << 16
@@ -247,8 +247,8 @@ def test_memory_is_a_few_chunks_at_both_ends(start: Any, monkeypatch: pytest.Mon
             yield name, tensor
 
     assert send(receivers, walk(), chunk_bytes=1 << 18) == {}  # type: ignore[arg-type]
-    assert 0 < most["trainer"] <= 2 << 18
-    assert 0 < most["hosts"] <= 2 * (2 << 18), "two chunks for each of two hosts, however many workers there are"
+    assert 0 < most["trainer"] <= AHEAD << 18
+    assert 0 < most["hosts"] <= 2 * AHEAD << 18, "a few chunks for each of two hosts, however many workers there are"
     assert not buffers
 
 
@@ -261,10 +261,27 @@ def test_a_trainer_that_can_not_listen_says_so_and_the_walk_ends(start: Any) -> 
     assert next(walk, None) is None
 
 
+def test_a_server_whose_machine_is_not_known_any_more_fails_alone(start: Any) -> None:
+    lost, other = start("no-such-machine.invalid", "127.0.0.1")
+    sent = weights(8)
+    failed = send([lost, other], sent)
+    assert set(failed) == {lost.url}
+    assert "no way to the server's machine" in str(failed[lost.url])
+    assert other.loaded() == prints(sent)
+
+
 def test_what_a_server_is_told_and_can_not_have_is_refused(start: Any) -> None:
     before = segments()
     (receiver,) = start("127.0.0.1")
-    told = {"source": "127.0.0.1:9", "token": "t", "host": "h", "chunk_bytes": CHUNK, "relays": False, "chunk": 0}
+    told = {
+        "source": "127.0.0.1:9",
+        "token": "t",
+        "host": "h",
+        "chunk_bytes": CHUNK,
+        "ahead": 2,
+        "relays": False,
+        "chunk": 0,
+    }
     told |= {"size": 64, "sha256": None, "tensors": [{"name": "w", "dtype": "float32", "shape": [16], "offset": 0}]}
     for changed, message in (
         ({}, "can't be reached from this server: .*Connection refused.*cluster.interface"),

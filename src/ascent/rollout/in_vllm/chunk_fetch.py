@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 from ascent.rollout.in_vllm.chunk_server import (
@@ -104,8 +105,7 @@ class Fetcher:
         for rest in reversed(range(_TRIES)):
             try:
                 if self._connection.sock is None:
-                    self._connection.connect()
-                    self.own_address = str(self._connection.sock.getsockname()[0])
+                    self._connect()
                 return _asked(self._connection, self._token, method, number, headers)
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
@@ -117,6 +117,13 @@ class Fetcher:
                     ) from error
                 time.sleep(_TRY_AGAIN_SECONDS)
         raise AssertionError
+
+    def _connect(self) -> None:
+        if self._ended:
+            raise FetchError("broken off")
+        self._connection.connect()
+        opened: Any = self._connection.sock
+        self.own_address = str(opened.getsockname()[0])
 
     def _from_relay(self, relay: str, number: int, size: int, sha256: str | None, memory: Memory) -> Fetched:
         if sha256 is None:
@@ -158,8 +165,9 @@ def _body(
 ) -> Fetched:
     """The bytes of an answer, into memory. Raises OSError for a connection that breaks, and for other bytes than those
     that were promised."""
+    if connection.sock is None:
+        raise _BrokenOffError("it doesn't keep its connections, so nothing could end one that is too slow")
     view = memory(size)
-    assert connection.sock is not None  # kept open: the answer says how long it is
     with cut_off_after(seconds_for(size), connection.sock):
         at = 0
         while at < size:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import os
 import re
 import secrets
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -40,22 +40,18 @@ class DeliveryOverError(RuntimeError):
     """There is no such chunk any more, and no further one."""
 
 
-class HasFile(Protocol):
-    """Where a chunk's bytes are."""
-
-    def fileno(self) -> int:
-        """An open file; they are at its beginning."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What is given out. `sha256` (64 hexadecimal digits) is None where nobody relays it."""
 
     number: int
-    file: HasFile
-    size: int  # bytes
+    memory: memoryview  # its bytes
     sha256: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +114,11 @@ class _Server(http.server.ThreadingHTTPServer):
         self._strangers: dict[socket.socket, float] = {}  # since when, the oldest first
         self._ended = False
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without the look-up of this host's name that HTTPServer makes: where name servers don't answer it takes
+        half a minute, and nobody needs it."""
+        socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -226,16 +227,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(chunk.size))
         for name, value in _digest(chunk).items():
             self.send_header(name, value)
-        self.close_connection = True  # unless all of it is sent
+        self.connection.settimeout(None)  # of a single piece; all of them have their time together
         with cut_off_after(seconds_for(chunk.size), self.connection):
             self.end_headers()
-            sent = self._send_bytes(chunk) if chunk.size else 0
-        self.close_connection = sent != chunk.size
-
-    def _send_bytes(self, chunk: Chunk) -> int:
-        # a file of its own: the chunk's may be closed meanwhile, and its number be another file's
-        with open(os.dup(chunk.file.fileno()), "rb", buffering=0) as file:
-            return self.connection.sendfile(file, 0, chunk.size)
+            self.connection.sendall(chunk.memory)
+        self.connection.settimeout(self.timeout)
 
     def _answer(self, status: HTTPStatus, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

@@ -1,12 +1,12 @@
 """One fetch a host: the worker that is first fetches a delivery's chunks into shared memory, the others map them.
 
 All workers of all servers that the trainer reaches under one host name take part. Whoever gets the lock is the fetcher
-(`Role`); when it fails or dies the next one goes on from the chunk that it needs. Two segments are used in turn, so the
-next chunk is on its way while the last one is loaded:
+(`Role`); when it fails or dies the next one goes on from the chunk that it needs. Some segments are used in turn, so
+the next chunks are on their way while one is loaded. With two:
 
-    trainer     chunk 0 to all      chunk 1 to all (all have loaded 0)      chunk 2 to all      the end
-    fetcher     0, then at once 1   loads 0 .. 1, and fetches 2 where 0 lay ..                  410: all is given back
-    the others  map 0, load it      map 1, load it                                              map 2, load it
+    trainer     load 0        load 1 (all have loaded 0)     load 2                   the end
+    fetcher     gets 0, 1     gets 2 where 0 lay             asks for 3               is told: over; gives all back
+    the others  map 0         map 1                          map 2
 
 Loaded inside vLLM's processes: the standard library and torch only.
 """
@@ -38,6 +38,7 @@ class Delivery:
     token: str
     host: str
     chunk_bytes: int  # so long are chunks, or longer where one tensor is
+    ahead: int  # how many are in memory at once: the one that is loaded, and those that are fetched meanwhile
     relays: bool  # hosts give what they have to others
 
     def name(self, what: object) -> str:
@@ -106,7 +107,7 @@ class _Fetching:
     def __init__(self, delivery: Delivery, role: Role, first: int) -> None:
         self._delivery, self._role = delivery, role
         self._fetcher = Fetcher(delivery.source, delivery.token)
-        self._segments: list[Segment | None] = [None, None]
+        self._segments: list[Segment | None] = [None] * delivery.ahead
         self._relay: ChunkServer | None = None
         self._shelf = _HostShelf()
         self._news = threading.Condition()
@@ -148,15 +149,17 @@ class _Fetching:
             self._give_back(failure)
 
     def _may_fetch(self, number: int) -> bool:
-        """Wait until the segment is free: all have loaded chunk `number - 2` when the one after it is wanted."""
+        """Wait until a segment is free: all servers have loaded a chunk when the one after it is wanted."""
         with self._news:
-            wanted = self._news.wait_for(lambda: self._ended or self._wanted >= number - 1, _FORGOTTEN_SECONDS)
+            wanted = self._news.wait_for(
+                lambda: self._ended or self._wanted > number - self._delivery.ahead, _FORGOTTEN_SECONDS
+            )
             return wanted and not self._ended
 
     def _fetch(self, number: int) -> None:
-        place = number % 2
+        place = number % self._delivery.ahead
         if (old := self._segments[place]) is not None:
-            self._shelf.remove(number - 2)
+            self._shelf.remove(number - self._delivery.ahead)
             old.withdraw()
 
         def memory(size: int) -> memoryview:
@@ -173,11 +176,11 @@ class _Fetching:
         assert segment is not None
         segment.publish(self._delivery.name(number))
         with self._news:
-            self._fetched = {each: what for each, what in self._fetched.items() if each > number - 2}
+            self._fetched = {each: what for each, what in self._fetched.items() if each > number - self._delivery.ahead}
             self._fetched[number] = fetched
             self._news.notify_all()
         if self._delivery.relays:
-            self._give_out(Chunk(number, segment, fetched.size, fetched.sha256))
+            self._give_out(Chunk(number, segment.memory(fetched.size), fetched.sha256))
 
     def _give_out(self, chunk: Chunk) -> None:
         """To other hosts; its digest has been checked."""

@@ -23,6 +23,7 @@ class HttpUpdateInfo(WeightTransferUpdateInfo):
     token: str
     host: str
     chunk_bytes: int
+    ahead: int
     relays: bool
     chunk: int
     size: int
@@ -40,7 +41,7 @@ class HttpWeightTransferEngine(ChunkEngine[HttpUpdateInfo]):
     def receive_weights(self, update_info: HttpUpdateInfo, load_weights: LoadWeights | None = None) -> None:
         """Load one chunk. Raises FetchError or SegmentError when it can't be had, or isn't what was promised."""
         told = update_info
-        delivery = Delivery(told.source, told.token, told.host, told.chunk_bytes, told.relays)
+        delivery = Delivery(told.source, told.token, told.host, told.chunk_bytes, told.ahead, told.relays)
         if self._chunks is None or delivery != self._delivery:
             self.shutdown()
             self._delivery, self._chunks = delivery, HostChunks(delivery)

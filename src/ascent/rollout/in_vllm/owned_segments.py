@@ -34,7 +34,8 @@ class Segment:
             raise SegmentError(_no_file(error) or _no_room(size, error)) from error
         try:
             os.posix_fallocate(self._file, 0, size)  # a write into an unreserved page would kill the process
-            self._map = mmap.mmap(self._file, size)
+            # all pages at once: taken one by one as they are written, they cost more than the writing
+            self._map = mmap.mmap(self._file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except OSError as error:
             os.unlink(FOLDER / self.name)
             os.close(self._file)
@@ -48,10 +49,6 @@ class Segment:
     def memory(self, size: int) -> memoryview:
         """Its first bytes, to be written."""
         return memoryview(self._map)[:size]
-
-    def fileno(self) -> int:
-        """The file, to be sent from."""
-        return self._file
 
     def publish(self, name: str) -> None:
         """Give it the name by which other processes open it, now that it is filled."""

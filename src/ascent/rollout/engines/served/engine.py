@@ -85,6 +85,7 @@ class ServedEngine:
         self._http = HttpThread()
         self._replicas = [Replica(url, address.token, self.hold, self._http) for url in address.urls]
         self._unfinished = 0
+        self.weights_seconds = 0.0  # that bringing weights to the servers took, in all
         holder = this_process(holder_name) if sends_weights else None
         try:
             self._connect(holder, connect_seconds)
@@ -261,7 +262,9 @@ class ServedEngine:
         replicas = self._begin(version)
         incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
         try:
-            failed = dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+            delivered = self._delivery.deliver(replicas, named_tensors, version, canary)
+            failed = dict(delivered.failed)
+            self.weights_seconds += delivered.seconds.get("send", 0.0)
         except NoServerReachedError as error:
             failed = error.failed
         for replica in replicas:

@@ -1,7 +1,7 @@
-"""Weights cut into chunks that lie in memory of this machine, two in turn: one is filled while servers load the other.
+"""Weights cut into chunks that lie in memory of this machine: what `shm` and `http` share.
 
-What `shm` and `http` share. A chunk holds whole tensors and is at most `chunk_bytes` long, or as long as the one tensor
-that is longer. So two chunks of memory are used, and only while weights are sent.
+A chunk holds whole tensors and is at most `chunk_bytes` long, or as long as the one tensor that is longer. Memory for
+two chunks or a few more is used in turn (one is filled while servers load another), and only while weights are sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Piece = TypeVar("Piece", bound=Memory)
 
 
 class FilledChunks(Generic[Piece]):
-    """Iterates over filled memory and what lies where in it. Memory is filled anew two chunks later."""
+    """Iterates over filled memory and what lies where in it. Memory is filled anew `count` chunks later."""
 
     def __init__(
         self,
@@ -44,11 +44,12 @@ class FilledChunks(Generic[Piece]):
         chunk_bytes: int,
         observe: Callable[[str, Tensor], None],
         make: Callable[[int], Piece],
+        count: int = 2,
     ) -> None:
         """`make` reserves memory of so many bytes; what it raises ends the iteration, before the walk's end."""
         self._walk, self._dtype, self._chunk_bytes = walk, dtype, chunk_bytes
         self._observe, self._make = observe, make
-        self._pieces: list[Piece | None] = [None, None]
+        self._pieces: list[Piece | None] = [None] * count
         self._turn = 0
 
     def __iter__(self) -> Iterator[tuple[Piece, list[Slot]]]:
@@ -83,7 +84,7 @@ class FilledChunks(Generic[Piece]):
 
     def _next_piece(self, needed: int) -> Piece:
         """The memory that is free now, replaced by a longer piece where a tensor needs it."""
-        self._turn = 1 - self._turn
+        self._turn = (self._turn + 1) % len(self._pieces)
         piece = self._pieces[self._turn]
         if piece is None or piece.size < needed:
             if piece is not None:

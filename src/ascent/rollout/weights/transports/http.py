@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
-import os
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.engine import WeightSyncError, WeightTransferError
 from ascent.rollout.in_vllm.chunk_server import Chunk, ChunkServer
 from ascent.rollout.in_vllm.plugin import HTTP_BACKEND
 from ascent.rollout.in_vllm.shared_memory import Slot, tensor_at
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RELAYS_FROM = 4  # hosts; up to three are served as fast by the trainer alone
+AHEAD = 3  # chunks in memory at both ends: one is loaded, one is on its way, one is filled
 
 
 class HttpTransport:
-    """Two chunks of memory in turn: one is filled while the servers load the other. What listens is there only while
-    weights are sent, and wants a token of that delivery, which servers learn over their guarded routes."""
+    """What listens is there only while weights are sent, and wants a token of that delivery, which servers learn over
+    their guarded routes."""
 
     backend: ClassVar[str] = HTTP_BACKEND
     reach: ClassVar[Reach] = Reach(
@@ -66,18 +67,25 @@ class HttpTransport:
         """See Transport. Raises WeightSyncError when this process can't listen or has no memory, after the walk has
         ended."""
         walk = iter(tensors)
-        chunks = FilledChunks(walk, self._dtype, self._chunk_bytes, observe, _Buffer)
+        chunks = FilledChunks(walk, self._dtype, self._chunk_bytes, observe, _Buffer, AHEAD)
+        addresses, nowhere = _addresses(replicas, self._address)
+        replicas = [replica for replica in replicas if replica.url in addresses]
         loading = Loading(replicas, self._timeout)
         relays = len({_host(replica) for replica in replicas}) >= RELAYS_FROM
-        offers = Offers(relays=relays, chunk_bytes=self._chunk_bytes)
+        offers = Offers(relays=relays, chunk_bytes=self._chunk_bytes, kept=AHEAD)
+        offered: deque[dict[str, Any]] = deque()  # and not loaded yet
+        common = {"chunk_bytes": self._chunk_bytes, "ahead": AHEAD, "relays": relays}
         try:
-            with _serving(replicas, self._address, offers) as told:
+            with _serving(replicas, addresses, offers) as told:
                 for number, (buffer, slots) in enumerate(chunks):
                     chunk = _chunk(number, buffer, slots, digest=relays)
                     offers.offer(chunk)
                     piece = {"chunk": number, "size": chunk.size, "sha256": chunk.sha256, "tensors": described(slots)}
-                    piece |= {"chunk_bytes": self._chunk_bytes, "relays": relays}
-                    loading.start({url: info | piece for url, info in told.items()})
+                    offered.append(common | piece)
+                    if len(offered) > AHEAD - 2:  # the memory that is filled next is that of a chunk loaded everywhere
+                        loading.start(_for_each(told, offered.popleft()))
+                while offered:
+                    loading.start(_for_each(told, offered.popleft()))
                 loading.wait()
         except WeightSyncError:
             for _ in walk:  # other processes take part in the walk
@@ -87,15 +95,27 @@ class HttpTransport:
             offers.end()
             loading.close()
             chunks.close()
-        return loading.failed
+        return {**nowhere, **loading.failed}
 
     def close(self) -> None:
         """See Transport."""
 
 
+def _addresses(replicas: Sequence[ControlPlane], given: str | None) -> tuple[dict[str, str], dict[str, Exception]]:
+    """Where each server reaches this machine, by its url, and why one can't."""
+    found: dict[str, str] = {}
+    failed: dict[str, Exception] = {}
+    for replica in replicas:
+        try:
+            found[replica.url] = given or on_the_way_to(replica.url)
+        except OSError as error:
+            failed[replica.url] = WeightTransferError(f"no way to the server's machine: {error}")
+    return found, failed
+
+
 @contextlib.contextmanager
 def _serving(
-    replicas: Sequence[ControlPlane], address: str | None, offers: Offers
+    replicas: Sequence[ControlPlane], addresses: Mapping[str, str], offers: Offers
 ) -> Iterator[Mapping[str, dict[str, Any]]]:
     """Give chunks out inside. Yields what each server must know to fetch them, by its url."""
     token = secrets.token_hex(32)
@@ -103,8 +123,8 @@ def _serving(
     told: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         for replica in replicas:
+            at = addresses[replica.url]
             try:
-                at = address or on_the_way_to(replica.url)
                 if at not in servers:
                     servers[at] = ChunkServer(at, offers, token)
             except OSError as error:
@@ -116,18 +136,15 @@ def _serving(
 
 
 class _Buffer:
-    """Memory that a socket can be filled from without a copy in this process."""
+    """Memory of this process."""
 
     def __init__(self, size: int) -> None:
         """Reserve so many bytes. Raises WeightSyncError where they aren't there."""
         self.size = size
-        self._file = -1
         try:
-            self._file = os.memfd_create("ascent-weights", os.MFD_CLOEXEC)
-            os.posix_fallocate(self._file, 0, size)  # a write into a page that isn't there would kill the process
-            self._map = mmap.mmap(self._file, size)
+            self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._map.madvise(mmap.MADV_HUGEPAGE)  # taking small pages one by one costs more than writing them
         except OSError as error:
-            self.close()
             raise WeightSyncError(f"no {size / 2**20:.0f} MiB of memory for a chunk of weights: {error}") from error
 
     def tensor(self, slot: Slot) -> Tensor:
@@ -138,21 +155,19 @@ class _Buffer:
         """Its first bytes."""
         return memoryview(self._map)[:size]
 
-    def fileno(self) -> int:
-        """See HasFile."""
-        return self._file
-
     def close(self) -> None:
-        """See Memory."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """See Memory. It is gone once nobody sends from it any more."""
+        del self._map
+
+
+def _for_each(told: Mapping[str, dict[str, Any]], piece: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {url: info | piece for url, info in told.items()}
 
 
 def _chunk(number: int, buffer: _Buffer, slots: Sequence[Slot], *, digest: bool) -> Chunk:
     size = slots[-1].offset + slots[-1].nbytes
-    sha256 = hashlib.sha256(buffer.memory(size)).hexdigest() if digest else None
-    return Chunk(number, buffer, size, sha256)
+    memory = buffer.memory(size)
+    return Chunk(number, memory, hashlib.sha256(memory).hexdigest() if digest else None)
 
 
 def _host(replica: ControlPlane) -> str:

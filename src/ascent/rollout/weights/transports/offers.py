@@ -11,10 +11,11 @@ _ASK_AGAIN_SECONDS = 20.0
 
 
 class Offers:
-    """A Shelf. Chunks are offered in their order; the newest two are there, the others have been loaded everywhere."""
+    """A Shelf. Chunks are offered in their order; the newest are there, the others have been loaded everywhere."""
 
-    def __init__(self, *, relays: bool, chunk_bytes: int) -> None:
-        """With `relays`, hosts that have a chunk give it to others."""
+    def __init__(self, *, relays: bool, chunk_bytes: int, kept: int) -> None:
+        """With `relays`, hosts that have a chunk give it to others. `kept`: how many of the newest are there."""
+        self._kept = kept
         self.bytes_sent = 0  # by the trainer itself
         self.relayed: set[str] = set()  # the relays that were named
         self._spread = Spread(seconds_for(chunk_bytes)) if relays else None
@@ -23,11 +24,11 @@ class Offers:
         self._news = threading.Condition()
 
     def offer(self, chunk: Chunk) -> None:
-        """From now on it can be asked for, and the one two before no more."""
+        """From now on it can be asked for, and the one `kept` before it no more."""
         with self._news:
-            self._chunks.pop(chunk.number - 2, None)
+            self._chunks.pop(chunk.number - self._kept, None)
             if self._spread is not None:
-                self._spread.forget(chunk.number - 2)
+                self._spread.forget(chunk.number - self._kept)
             self._chunks[chunk.number] = chunk
             self._news.notify_all()
 
