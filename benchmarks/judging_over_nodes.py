@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from ascent.cluster.connection import connected
 from ascent.cluster.judging.actors import found_judges, judges_started
@@ -55,7 +56,7 @@ def cluster_of(nodes: int) -> Iterator[str]:
         }
         from ray.cluster_utils import Cluster
 
-        store = {"num_gpus": 0, "object_store_memory": 80 << 20}
+        store: dict[str, Any] = {"num_gpus": 0, "object_store_memory": 80 << 20}
         cluster = Cluster(initialize_head=True, head_node_args={**store, "num_cpus": 0, "include_dashboard": False})
         try:
             for _ in range(nodes):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -247,11 +248,17 @@ def test_a_fault_of_ours_reaches_the_caller(judges: list[NearJudge], monkeypatch
 
     monkeypatch.setattr(judges[0], "judge", broken)
     pool = opened(judges[:1])
+    closed: list[bool] = []
+    needed = ExitStack()
+    needed.callback(closed.append, True)
+    pool.close_after(needed)
     with pytest.raises(SandboxError, match="Ray was shut down"):
         pool.submit(RIGHT, DOUBLE).result(60)
     with pytest.raises(SandboxClosedError):
         pool.submit(RIGHT, DOUBLE)
     pool.close()
+    pool.close()
+    assert closed == [True], "a pool that failed leaves nothing open either"
 
 
 def test_what_cant_be_judged_is_refused_at_once(judges: list[NearJudge]) -> None:

@@ -116,10 +116,9 @@ class JudgePool:
     def close(self) -> None:
         """See `Sandbox.close`."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._events.put(partial(self._end, SandboxClosedError("the judges were closed while the program ran")))
+            if not self._closed:
+                self._closed = True
+                self._events.put(partial(self._end, SandboxClosedError("the judges were closed while the program ran")))
         self._thread.join()
         self._opened.close()
 
