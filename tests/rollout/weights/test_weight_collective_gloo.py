@@ -22,10 +22,10 @@ SIZE = 1000
 
 def joined(address: str, port: int, rank: int, world_size: int) -> Any:
     """A gloo group of its own, that isn't the process's."""
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import TCPStore  # type: ignore[attr-defined]
+    import torch
 
-    store = TCPStore(address, port, world_size, rank == 0, timeout=timedelta(seconds=20))
+    dist: Any = torch.distributed  # which doesn't export all of this by name
+    store = dist.TCPStore(address, port, world_size, rank == 0, timeout=timedelta(seconds=20))
     return dist.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=20)), store
 
 
