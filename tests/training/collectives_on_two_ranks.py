@@ -43,7 +43,7 @@ def timed(policy: Path, folder: Path, rank: int, write: Write) -> None:
         model(torch.ones(4, 64)).sum().backward()
         times = ddp_timer.take(model)
         assert times is not None
-    found["ddp"] = [times.whole, times.exposed]
+        found["ddp"] = [times.whole, times.exposed]
     found["again"] = ddp_timer.take(model) is None
     found["other"] = ddp_timer.take(plain) is None
 
