@@ -31,9 +31,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stepping import machine
-from stepping.figures import ratio
 from stepping.workloads import WORKLOADS, make_policy, make_prompts
 
+from ascent.bench.training.ratio import ratio
 from ascent.rollout.engine import EngineSettings
 from ascent.tracking.run_directory import append_json_line, read_json_lines, write_json
 from ascent.tuning.engines import ChildEngines

@@ -145,13 +145,14 @@ def _workload(
             return fixed, machine, []
         configured = asking.configured(asked, machine, longest_prompt=1)
         batch = configured.memory.batch
-        groups = max(configured.groups, -(-_BATCHES * given.rows // batch.group))
+        generation = max(1, batch.sampled // batch.group)  # groups, as configured
+        groups = max(generation, -(-_BATCHES * given.rows // batch.group))
         if asked.run is not None:
             return workloads.of_run(asked.run, groups), machine, []
         workload, notes = workloads.of_tasks(asked.config, asked.folder, groups, batch.group, batch.completion)
-        if groups > configured.groups:
+        if groups > generation:
             notes.append(
-                f"a generation as configured has {configured.groups * batch.group} completions; measured are "
+                f"a generation as configured has {generation * batch.group} completions; measured are "
                 f"{workload.sequences}, {_BATCHES} static batches"
             )
         say("sampling once, for the lengths of completions")

@@ -175,7 +175,7 @@ def test_a_standing_service_gets_what_a_training_on_other_devices_can_use(
 
     machine(kind, "0.23.0")
     given = argparse.Namespace(transport=asked, host=host, replicas=1, tensor_parallel=1)
-    assert command._transport(given, kind) == name  # type: ignore[arg-type]
+    assert command._transport(given, kind, same_host=host == "127.0.0.1") == name  # type: ignore[arg-type]
 
 
 @pytest.mark.torch
@@ -199,12 +199,12 @@ def test_a_standing_service_may_be_told_to_share_its_device(machine: Any, monkey
     machine("npu", "0.23.0")
     given = argparse.Namespace(transport="npu_ipc", host="127.0.0.1", replicas=1, tensor_parallel=1)
     with pytest.raises(InputError, match=f"without {PICKLED}=1"):
-        command._transport(given, "npu")
+        command._transport(given, "npu", same_host=True)
     monkeypatch.setenv(PICKLED, "1")
-    assert command._transport(given, "npu") == "npu_ipc"
+    assert command._transport(given, "npu", same_host=True) == "npu_ipc"
     given.tensor_parallel = 2
     with pytest.raises(InputError, match="there are 1 and 2"):
-        command._transport(given, "npu")
+        command._transport(given, "npu", same_host=True)
 
 
 def test_the_reason_names_those_that_were_passed_over() -> None:
