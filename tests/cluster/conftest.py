@@ -18,8 +18,10 @@ from tests.softnpu_env import HIDING
 
 CORES, DEVICES, NODES = 4, 2, 3
 _STORE = 80 * 2**20  # bytes of each node's object store, the least that Ray takes
-# the same for all clusters of this process: Ray reads it once
+# The same for all clusters of this process, and set before any test runs: Ray reads it once, when it is imported, and
+# vLLM imports Ray.
 _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+os.environ.update(_TOKEN)
 _OF_RAY = {
     "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
     "RAY_worker_niceness": "0",
@@ -97,15 +99,12 @@ def own_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]
         wanted["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), wanted["PYTHONPATH"])))
         ours = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
         cluster = FakeCluster({**ours, **_OF_RAY, **_TOKEN, "RAY_TMPDIR": folder})
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in _TOKEN.items():  # this process belongs to the cluster too
-                patch.setenv(name, value)
-            try:
-                cluster.start()
-                yield cluster
-            finally:
-                if cluster.ray_cluster is not None:
-                    cluster.ray_cluster.shutdown()
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            if cluster.ray_cluster is not None:
+                cluster.ray_cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -46,12 +46,7 @@ VERBS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code (0 good, 1 finding or changed, 2 bad input or error)."""
-    parser = build_parser()
-    args, rest = parser.parse_known_args(argv)
-    if rest and hasattr(args, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
-        args.overrides += rest  # settings may also stand after options
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args = parsed(argv)
     try:
         code: int = args.verb(args)
         sys.stdout.flush()
@@ -86,6 +81,17 @@ def _reader_left() -> bool:
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
+
+
+def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of one verb, which `verb` runs. Raises SystemExit for those that it doesn't take."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and hasattr(args, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
+        args.overrides += rest  # settings may also stand after options
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
 
 
 def build_parser() -> argparse.ArgumentParser:
