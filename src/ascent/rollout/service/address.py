@@ -23,6 +23,7 @@ class ServiceAddress:
     model: str | None = None
     transport: str | None = None
     dtype: str | None = None
+    gateway: str | None = None  # the address in front of all servers
     adapters: int = 0  # LoRA adapters that it serves at once; 0 also where that is unknown
 
 
@@ -31,7 +32,8 @@ def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
     urls = tuple(replica.url for replica in found.replicas)
     dtype = found.settings["engine"]["dtype"]
     adapters = found.settings.get("adapters", 0)
-    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype, adapters)
+    gateway = found.gateway.url if found.gateway else None
+    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype, gateway, adapters)
 
 
 def standing_service(service: str) -> ServiceAddress:
@@ -102,6 +104,15 @@ def lost(address: ServiceAddress) -> str | None:
     if not found.alive():
         return f"the supervisor of service {address.name} (process {found.pid}) is gone. Its logs: {_logs(found)}"
     return None
+
+
+def serving_urls(address: ServiceAddress) -> tuple[str, ...] | None:
+    """The servers that a service on this machine has now, without those that are drained; None where that is unknown:
+    the service is elsewhere, or gone. Raises OSError when its record can't be read."""
+    found = None if address.folder is None else record.read(address.folder)
+    if found is None:
+        return None
+    return tuple(replica.url for replica in found.replicas if replica.state != "draining")
 
 
 def _logs(found: record.ServiceRecord) -> str:
