@@ -12,6 +12,7 @@ import json
 import logging
 import secrets
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ _ROUTES = {
 }
 _SENT = ("content-type", "accept")  # headers of a request that go on; of an answer those of `_GIVEN`
 _GIVEN = ("content-type", "cache-control", "retry-after")
-_LOOK_SECONDS, _STATUS_SECONDS, _CONNECT_SECONDS = 1.0, 4.0, 5.0
+_LOOK_SECONDS, _HURRY_SECONDS, _STATUS_SECONDS, _CONNECT_SECONDS = 1.0, 0.1, 4.0, 5.0
 _QUEUED = 2  # times what a replica samples at once is what it is asked for
 _LARGEST_BODY, _ALL_BODIES = 8 * 2**20, 256 * 2**20  # bytes of a request, and of all that are under way
 _BUSIER, _BUSIER_BY = 1.5, 4  # a replica that has so many times the requests of another, and so many more, is spared
@@ -59,6 +60,7 @@ class Gateway:
         self._most = 1  # requests to each at once
         self._prefixes = PrefixMemory()
         self._body_bytes = 0
+        self._hurrying, self._looked_at = asyncio.Lock(), 0.0
 
     def app(self) -> web.Application:
         """The application to serve."""
@@ -86,6 +88,7 @@ class Gateway:
                 _log.warning("can't see how the service is: %s", error)
 
     async def _look(self) -> None:
+        self._looked_at = time.monotonic()
         found = record.read(self._folder)
         if found is None:
             return  # it ends, and this process with it
@@ -117,6 +120,13 @@ class Gateway:
         up = [backend for backend in self._backends.values() if backend.up and backend is not besides]
         newest = max((backend.version for backend in up), default=-1)
         return [backend for backend in up if backend.version == newest]
+
+    async def _found(self, besides: Backend | None) -> list[Backend]:
+        """The replicas that may be asked, after a look at once: one may have come up since the last."""
+        async with self._hurrying:
+            if time.monotonic() - self._looked_at > _HURRY_SECONDS:
+                await self._look()
+        return self._usable(besides)
 
     def _choose(self, usable: Sequence[Backend], blocks: list[bytes]) -> Backend:
         least = min(usable, key=lambda backend: backend.busy)
@@ -172,7 +182,7 @@ class Gateway:
         blocks = _blocks(request.path, body)
         failed: Backend | None = None
         for _ in range(2):
-            usable = self._usable(failed)
+            usable = self._usable(failed) or await self._found(failed)
             if not usable:
                 raise _RefusedError(503, "no replica can answer now: they start, are given weights, or are gone")
             backend = self._choose(usable, blocks)
