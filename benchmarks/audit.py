@@ -72,24 +72,15 @@ def measure(folder: Path, *, steps: int, engine: str, forget: bool) -> dict[str,
     )
     directory = run_directory.create(folder, name)
     directory.config.write_text(settings.to_yaml(), encoding="utf-8")
-    turns: list[Turns] = []
-    usual = running._train
-
-    def train(trainer: Any, loaded: Any, tasks: Any, judge: Any, recorder: Any, *more: Any) -> Any:
-        turns.append(Turns(judge, forget))
-        recorder.watchers.append(turns[0].step)
-        return usual(trainer, loaded, tasks, judge, recorder, *more)
-
-    running._train = train  # type: ignore[assignment]  # with one watcher more
-    try:
-        running.train(settings, directory)
-    finally:
-        running._train = usual
-    with_audit, without = turns[0].seconds[True], turns[0].seconds[False]
+    with running.prepared(settings, directory) as ready:
+        turns = Turns(ready.judge, forget)
+        ready.recorder.watchers.append(turns.step)
+        ready.trainer.train()
+    with_audit, without = turns.seconds[True], turns.seconds[False]
     ratios = [one / other for one, other in zip(with_audit, without, strict=False)]
     return {
         "steps": len(with_audit) + len(without),
-        "audited_completions": turns[0].audited,
+        "audited_completions": turns.audited,
         "seconds_with": round(statistics.median(with_audit), 4),
         "seconds_without": round(statistics.median(without), 4),
         "ratio_of_medians": round(statistics.median(with_audit) / statistics.median(without), 4),

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from stepping import machine
-from stepping.figures import ratio
 from stepping.workloads import WORKLOADS, Workload, free_reward, make_policy, make_prompts
 from unrecorded import Unrecorded
 
+from ascent.bench.training.ratio import ratio
 from ascent.host.process import quieten_transformers, set_up_process
 
 set_up_process()

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepping.figures import Ratio, bound, steps_ratio, to_bound
+from ascent.bench.training.ratio import Ratio
+from stepping.figures import bound, steps_ratio, to_bound
 from stepping.results import newest_rounds, read, result_file
 from stepping.rounds import Round
 from stepping.systems import DENSE, SAVINGS, SYSTEMS

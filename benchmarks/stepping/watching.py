@@ -8,7 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from ascent.bench.training.bound import SMALLEST_ADVANTAGE, needed
+
 Figures = dict[str, float]
+_PARTS = ("prompt", "completion")
 
 
 class Watch:
@@ -86,25 +89,19 @@ def _without_gradient() -> bool:
 def counted(batch: dict[str, Any]) -> Figures:
     """Of a generation: its samples and completion tokens; how many prompt and completion tokens carry gradient, every
     prompt and every different completion of it counted once; and the means of one row."""
-    signal_B = batch["advantages"].abs().reshape(len(batch["advantages"]), -1).amax(1) > 1e-6
-    prompts: dict[bytes, int] = {}
-    completions: dict[tuple[bytes, bytes], int] = {}
-    lengths = []
-    for row in range(len(signal_B)):
-        prompt, completion = (
-            batch[f"{name}_ids"][row][batch[f"{name}_mask"][row].bool()].cpu().numpy()
-            for name in ("prompt", "completion")
-        )
-        lengths.append((len(prompt), len(completion)))
-        if signal_B[row]:
-            prompts[prompt.tobytes()] = len(prompt)
-            completions[prompt.tobytes(), completion.tobytes()] = len(completion)
+    signal_B = batch["advantages"].abs().reshape(len(batch["advantages"]), -1).amax(1) > SMALLEST_ADVANTAGE
+    found = [
+        (*(batch[f"{name}_ids"][row][batch[f"{name}_mask"][row].bool()].cpu().numpy() for name in _PARTS), signal)
+        for row, signal in enumerate(signal_B.tolist())
+    ]
+    lengths = [(len(prompt), len(completion)) for prompt, completion, _ in found]
+    carrying = needed(found)
     rows = len(lengths)
     return {
         "samples": rows,
         "tokens": sum(completion for _, completion in lengths),
-        "needed_prompt": sum(prompts.values()),
-        "needed_completion": sum(completions.values()),
+        "needed_prompt": carrying.prompt,
+        "needed_completion": carrying.completion,
         "mean_prompt": sum(prompt for prompt, _ in lengths) / rows,
         "mean_completion": sum(completion for _, completion in lengths) / rows,
     }

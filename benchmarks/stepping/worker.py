@@ -9,17 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import sys
-import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 from stepping.systems import DENSE, SYSTEMS, build
 from stepping.watching import Watch
-
-_DENSE_TOKENS = 4096  # about so many in a dense pass: enough that a larger one is no faster a token
-_REPEATS = 3
 
 
 def serve(system: str, workload: str, folder: Path) -> None:
@@ -78,33 +74,9 @@ def _serve_steps(trainer: Any, answers: TextIO) -> None:
 
 def _serve_dense(trainer: Any, answers: TextIO) -> None:
     """Seconds per token of TRL's forward and backward pass of rows of equal length, without padding."""
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1
+    from ascent.training.trial.dense import dense_cost
+
     _tell(answers, {"ready": True})
     while (asked := _next())["do"] != "end":
-        prompt, completion = max(1, round(asked["prompt"])), max(1, round(asked["completion"]))
-        rows = max(1, min(64, _DENSE_TOKENS // (prompt + completion)))
-        seconds = [_dense_pass(trainer, rows, prompt, completion) for _ in range(_REPEATS)]
-        per_token = statistics.median(seconds) / (rows * (prompt + completion))
-        _tell(answers, {"per_token": per_token, "rows": rows, "prompt": prompt, "completion": completion})
-
-
-def _dense_pass(trainer: Any, rows: int, prompt: int, completion: int) -> float:
-    import torch
-
-    def ids(columns: int) -> Any:
-        return torch.randint(30, 500, (rows, columns))
-
-    batch = {
-        "prompt_ids": ids(prompt),
-        "prompt_mask": torch.ones(rows, prompt, dtype=torch.long),
-        "completion_ids": ids(completion),
-        "completion_mask": torch.ones(rows, completion, dtype=torch.long),
-        "advantages": torch.randn(rows),
-        "num_items_in_batch": torch.tensor(rows * completion),
-    }
-    began = time.perf_counter()
-    trainer.accelerator.backward(trainer.compute_loss(trainer.model, batch))
-    seconds = time.perf_counter() - began
-    trainer.model.zero_grad()
-    return seconds
+        found = dense_cost(trainer, asked["prompt"], asked["completion"])
+        _tell(answers, asdict(found))

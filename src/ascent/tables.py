@@ -15,13 +15,14 @@ from typing import Any
 from ascent.errors import InputError
 
 # How new weights reach the sampling servers. Where several fit, the first one here is taken (`transports/choice.py`),
-# so those with fewer copies stand before the one that fits everywhere on one machine.
+# so those with fewer copies stand before those that fit everywhere: on one machine, and between machines.
 TRANSPORTS = {
     "hccl": "ascent.rollout.weights.transports.hccl:HcclTransport",
     "nccl": "ascent.rollout.weights.transports.nccl:NcclTransport",
     "npu_ipc": "ascent.rollout.weights.transports.npu_ipc:NpuIpcTransport",
     "ipc": "ascent.rollout.weights.transports.ipc:IpcTransport",
     "shm": "ascent.rollout.weights.transports.shm:ShmTransport",
+    "http": "ascent.rollout.weights.transports.http:HttpTransport",
 }
 
 # rollout.engine: classes with `for_trainer(EngineNeeds)`
@@ -38,9 +39,15 @@ ALGORITHMS = {
 REWARDS = {
     "code": "ascent.rewards.code:CodeReward",
 }
-# ascent train --launcher: functions (run directory, processes, *, resume, debug) -> exit code
+# ascent train --launcher: functions (run directory, processes, *, resume, debug, restarts) -> exit code
 LAUNCHERS = {
     "local": "ascent.training.launch.launcher:launch",
+    "ray": "ascent.cluster.run:launch",
+}
+
+# what judges programs beyond this machine: functions (SandboxSection, ClusterSection) -> `sandbox.judges.Judges`
+JUDGES = {
+    "ray": "ascent.cluster.judging.actors:open_pool",
 }
 
 

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ FAULTS: list[tuple[str, str, Any, int]] = [  # alarm, level, figures from step 1
     ("not-finite", "critical", {"numerics/rewards_not_finite": 0.05}, 1),
     ("slower", "warn", {"times": {"step": 4.0, "generate": 3.0}}, 15),
     ("slower", "warn", {"signals/sandbox_seconds": 9.0}, 15),
+    ("communication", "warn", {"communication/share": 0.6, "communication/weights": 1.1}, 15),
     ("preempted", "warn", {"engine": {"preemptions": 3}}, 5),
     ("unjudged", "warn", {"signals/unscored": 20, "signals/unjudged": 20}, 3),
 ]
@@ -251,3 +253,36 @@ def test_a_whole_number_beyond_any_float_is_not_finite() -> None:
     assert found.number("loss") is None
     assert found.is_not_finite("loss")
     assert found.is_not_finite("reward")
+
+
+@pytest.mark.parametrize(
+    ("expected", "share", "level"),
+    [
+        (None, 0.3, None),
+        (None, 0.4, "info"),
+        (0.1, 0.18, None),
+        (0.1, 0.25, "info"),
+        (0.4, 0.7, None),
+        (0.4, 0.9, "warn"),
+    ],
+)
+def test_communication_is_held_against_what_was_expected(
+    expected: float | None, share: float, level: str | None
+) -> None:
+    facts = replace(FACTS, communication_share=expected)
+    figures = {"communication/share": share, "communication/gathers": 0.7}
+    alarms = [each for each in alarms_of(150, after(100, figures), facts=facts) if each.name == "communication"]
+    assert [each.level for each in alarms] == ([level] if level else [])
+    for each in alarms:
+        assert "most of it gathers (0.7 s)" in each.what
+        assert (f"{expected:.0%} is what this layout should take" if expected else "communication; most") in each.what
+        assert "whether all ranks work equally fast" in each.mend[0]
+
+
+def test_what_is_expected_of_communication_is_read_from_the_run(tmp_path: Path) -> None:
+    from ascent.alarms.facts import expected_communication
+
+    assert expected_communication(tmp_path) is None
+    for text, share in (('{"expected_share": 0.07}', 0.07), ('{"expected_share": 7}', None), ("[]", None), ("{", None)):
+        (tmp_path / "communication.json").write_text(text)
+        assert expected_communication(tmp_path) == share

@@ -365,4 +365,4 @@ def test_an_unknown_transport_is_refused_with_the_nearest_one(tmp_path: Path) ->
     told = refusal(tmp_path, content)
     assert "run.yaml:4: rollout.transport: should be 'auto', 'hccl', 'nccl', 'npu_ipc', " in told
     assert told.endswith(", got 'hcll'; did you mean 'hccl'?")
-    assert "'ipc' or 'shm', got '3'" in refusal(tmp_path, content, "rollout.transport=3")
+    assert "'shm' or 'http', got '3'" in refusal(tmp_path, content, "rollout.transport=3")

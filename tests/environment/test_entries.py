@@ -66,7 +66,7 @@ def test_wrong_fault_is_named(tmp_path: Path, change: tuple[str, str], said: str
     ("text", "said"),
     [
         (RULE.format(number="A101"), "two.toml: entry 'A101': the id stands in .*one.toml already"),
-        (RULE.format(number="A901"), "two.toml: entry 'A901': expected a table named by a rule's number"),
+        (RULE.format(number="A001"), "two.toml: entry 'A001': expected a table named by a rule's number"),
         (RULE.format(number="A102").replace('"note"', '"hint"'), "two.toml: entry 'A102': levels must be .* not hint"),
         (RULE.format(number="A102").replace("why", "because"), "two.toml: entry 'A102': unknown field because"),
         (RULE.format(number="A102").replace('title = "t"', ""), "two.toml: entry 'A102': title is missing"),

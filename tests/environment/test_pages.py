@@ -42,7 +42,8 @@ def test_pages_are_written(tmp_path: Path) -> None:
 
 
 def test_every_rule_number_in_the_code_has_an_entry_and_the_other_way_round() -> None:
-    code = "".join(file.read_text() for file in (ROOT / "src/ascent/environment").rglob("*.py"))
+    rooms = [ROOT / "src/ascent" / room for room in ("environment", "cluster")]
+    code = "".join(file.read_text() for room in rooms for file in room.rglob("*.py"))
     used = set(re.findall(r'"(A\d{3})"', code))
     assert used == set(rules.load())
 

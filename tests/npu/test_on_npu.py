@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ TESTS = tuple(
         "training/numerics/test_guard.py::test_a_bad_step_is_skipped_and_its_culprit_named",
         "training/numerics/test_guard.py::test_overflows_of_float16_are_the_scaler_s",
         "training/numerics/test_replay.py::test_the_device_is_compared_with_the_cpu",
+        "training/trial/test_worst_batch.py::test_it_is_one_step",
     )
 )
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
@@ -204,6 +206,30 @@ def test_memory_that_runs_out_is_explained(
     ):
         assert said in done.stderr, done.stderr
     assert "OutOfMemoryError" in (tmp_path / "runs" / "run" / "failure-rank0.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_worst_batch_that_does_not_fit_is_found_by_a_rehearsal(
+    softnpu: Softnpu, tiny_policy: Callable[..., Path], task_file: Path, tmp_path: Path
+) -> None:
+    """No completion of 32 random tokens is worth anything, so the run's own steps compute a single row."""
+    config = write_config(tmp_path / "c.yaml", tiny_policy(), task_file, max_completion_length=32, shared_prompt="off")
+    found = {}
+    for name, memory in (("small", 12 * 2**20), ("large", 2**30)):
+        done = ascent(softnpu(memory=memory), "train", config, "--rehearse", "--json", "--force")
+        assert done.returncode == (1 if name == "small" else 0), done.stderr
+        found[name] = json.loads(done.stdout)
+    assert found["small"]["worst_batch"]["state"] == "out of memory"
+    assert found["small"]["steps"] == found["large"]["steps"] == 2
+    (short,) = (each for each in found["small"]["concerns"] if "the worst batch" in each["what"])
+    assert short["level"] == "critical"
+    assert short["mend"]
+    assert all(" (gains " in mend for mend in short["mend"]), "by the plan"
+    worst = found["large"]["worst_batch"]
+    assert worst["state"] == "done"
+    assert worst["peak"] > 12 * 2**20
+    assert worst["planned"] == pytest.approx(worst["peak"], rel=0.1), "the plan is right to a tenth"
+    assert worst["peak"] <= worst["in_use"] < worst["usable"]
 
 
 def test_two_npus_train_while_a_server_samples(

@@ -14,7 +14,7 @@ import ascent
 ROOM = Path(ascent.__file__).parent / "rollout" / "in_vllm"
 ALLOWED = (*sys.stdlib_module_names, "numpy", "torch", "vllm", "ascent.rollout.in_vllm")
 # what vLLM is given by name: the entry point, the middleware, the worker extension, the receiving engine
-LOADED = ("plugin", "guard", "worker_extension", "shm_receiver")
+LOADED = ("plugin", "guard", "worker_extension", "shm_receiver", "http_receiver")
 
 
 def imported(path: Path) -> set[str]:

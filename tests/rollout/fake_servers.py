@@ -165,6 +165,7 @@ class PostsOnce:
     delivered: list[tuple[int, list[str]]] = field(default_factory=list)
     during: Callable[[], None] = lambda: None
     failed: dict[str, Exception] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"send": 0.25})
     closed: bool = False
 
     def close(self) -> None:

@@ -143,6 +143,25 @@ def test_the_canary_of_an_update_sees_what_the_engine_computes(pair: Pair) -> No
         pair.sync()
 
 
+def test_scores_given_tokens_as_transformers_does(pair: Pair) -> None:
+    """In the order in which they were given, whatever their lengths, and also after sampling."""
+    from ascent.rollout.engines.scoring import score_with_model
+
+    pair.sample(n=1)
+    sequences = [[(7 * start + 3 * place) % 250 + 2 for place in range(5 + 11 * start)] for start in range(5)]
+    tolerance = 1e-4 if pair.float32 else 0.3
+    for mine, theirs in zip(pair.engine.score(sequences), score_with_model(pair.model, sequences, 0), strict=True):
+        assert mine.logps == pytest.approx(theirs.logps, abs=tolerance)
+        assert mine.rival_logps == pytest.approx(theirs.rival_logps, abs=tolerance)
+        if pair.float32:
+            assert mine.rivals.tolist() == theirs.rivals.tolist()
+    pair.engine.submit([RolloutRequest("g", (10, 20), 1, Sampling(4), 0)])
+    with pytest.raises(ValueError, match="still being sampled"):
+        pair.engine.score(sequences)
+    while pair.engine.unfinished():
+        pair.engine.poll()
+
+
 def test_a_head_that_comes_apart_from_its_embedding_is_seen(pair: Pair) -> None:
     """Every parameter arrives, and vLLM, whose head is the embedding, still computes otherwise."""
     import copy

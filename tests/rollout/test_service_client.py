@@ -31,7 +31,7 @@ from ascent.rollout.engines.served import dispatch as server_dispatch
 from ascent.rollout.engines.served import replica
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.engines.served.jobs import Job
-from ascent.rollout.service import record
+from ascent.rollout.service import record, servers_file
 from ascent.rollout.service.processes import start_ticks
 from ascent.types import Completion, RolloutRequest, Sampling
 
@@ -335,7 +335,7 @@ def test_a_service_is_held_by_one_training(bench: Bench) -> None:
     first = bench.engine(server, delivery=delivery)
     with pytest.raises(InputError, match=r"(?s)held by test \(process \d+ on .*Wait until it is free"):
         bench.engine(server)
-    assert first.hold not in server.guard._status()["holder"].values(), "who asks doesn't learn the hold"
+    assert first.hold not in server.guard._status(first.hold)["holder"].values(), "who asks doesn't learn the hold"
     first.close()
     first.close()
     assert delivery.closed
@@ -379,8 +379,8 @@ def test_a_server_of_another_version_is_refused_in_words(bench: Bench, monkeypat
     server = bench.server()
     told = server.guard._status
 
-    def old() -> dict[str, Any]:
-        return {**told(), "schema": "ascent.replica/1"}
+    def old(hold: str) -> dict[str, Any]:
+        return {**told(hold), "schema": "ascent.replica/1"}
 
     monkeypatch.setattr(server.guard, "_status", old)
     with pytest.raises(InputError, match=r"another version of Ascent \(it speaks ascent\.replica/1, this ") as refused:
@@ -633,3 +633,37 @@ def test_statistics_come_from_the_server(bench: Bench) -> None:
     assert 0 < stats.latency_p50 <= stats.latency_p95
     later = engine.stats()
     assert (later.preemptions, later.tokens_per_second, later.time_to_first_token) == (0, 0, 0)
+
+
+def test_a_server_that_moves_is_followed_and_samples_nothing_before_it_has_the_weights(bench: Bench) -> None:
+    """As where its machine is lost and the launcher of the training places it anew."""
+    stays, lost, anew = bench.server(), bench.server(), bench.server()
+    servers_file.publish(bench.folder, "ready", [stays.url, lost.url])
+    file = bench.folder / servers_file.SERVERS
+    engine = bench.engine(address=dataclasses.replace(address_of(stays, lost), servers=file))
+    lost.gate.clear()
+    requests = groups(4)
+    engine.submit(requests)
+    wait_for(lambda: bool(lost.sampled))
+    lost.stop()
+    servers_file.publish(bench.folder, "ready", [stays.url, anew.url])
+    completions = finish(engine)
+    assert_whole(completions, requests)
+    wait_for(lambda: "hold" in "".join(anew.controls) or engine._dispatcher.members[1].up)
+    assert not anew.sampled, "it has no weights yet"
+    engine.update_weights(iter(()), 9)
+    requests = [dataclasses.replace(request, group_id=f"h{request.group_id}") for request in groups(6)]
+    engine.submit(requests)
+    assert_whole(finish(engine), requests)
+    assert anew.sampled
+
+
+def test_servers_that_are_given_up_end_sampling_with_the_reason(bench: Bench) -> None:
+    server = bench.server()
+    servers_file.publish(bench.folder, "ready", [server.url])
+    address = dataclasses.replace(address_of(server), servers=bench.folder / servers_file.SERVERS)
+    engine = bench.engine(address=address)
+    servers_file.publish(bench.folder, "failed", [server.url], "replica 0 failed 3 times")
+    wait_for(lambda: engine._dispatcher.failure is not None)
+    with pytest.raises(EngineLostError, match="replica 0 failed 3 times"):
+        engine.poll()

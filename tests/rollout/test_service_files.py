@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from ascent.host import open_files
+from ascent.rollout.in_vllm.owned_segments import Segment
 from ascent.rollout.in_vllm.shared_memory import OpenedSegment, SegmentError
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, lost
 from ascent.rollout.service.processes import start_ticks
 from ascent.rollout.service.server_process import Endpoint
-from ascent.rollout.weights.transports.shm_segments import Segment
 from ascent.sandbox.errors import SlotError
 from ascent.sandbox.interpreter import find_interpreter
 from ascent.sandbox.slot import Slot, SlotConfig

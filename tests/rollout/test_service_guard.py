@@ -370,7 +370,7 @@ def test_torn_weights_stay_torn_whoever_comes() -> None:
     state.check_whole()
 
 
-async def take_adapter(door: Door, name: str, holder: dict[str, Any] = HOLDER) -> tuple[int, Any]:
+async def take_adapter(door: Door, name: Any, holder: dict[str, Any] = HOLDER) -> tuple[int, Any]:
     return await door.call("POST", "/ascent/hold", {"holder": holder, "adapter": name})
 
 
@@ -386,9 +386,9 @@ def test_adapters_are_held_and_versioned_apart(tmp_path: Path) -> None:
                 0
             ] == 200
         asked = [(first, "3", 200), (second, "8", 200), (first, "8", 409), (second, "3", 409), ("", "3", 409)]
-        for hold, version, status in asked:
+        for hold, wanted, status in asked:
             found, content = await door.call(
-                "POST", "/inference/v1/generate", {}, x_ascent_hold=hold, x_ascent_weights=version
+                "POST", "/inference/v1/generate", {}, x_ascent_hold=hold, x_ascent_weights=wanted
             )
             assert found == status, content
         told = (await door.call("GET", "/ascent/status", x_ascent_hold=second))[1]
@@ -426,8 +426,8 @@ def test_what_can_be_no_adapter_is_refused(tmp_path: Path) -> None:
         assert (await take_adapter(none, "a"))[1]["code"] == "adapter"
         for name in ("../a", "a/b", "-a", "a b", "a" * 200, "a@1"):
             assert (await take_adapter(two, name))[1]["code"] == "adapter"
-        for name in ("", 7, ["a"]):
-            assert (await take_adapter(two, name))[0] == 400  # type: ignore[arg-type]
+        for wrong in ("", 7, ["a"]):
+            assert (await take_adapter(two, wrong))[0] == 400
         assert [(await take_adapter(two, name))[0] for name in ("a", "b", "c")] == [200, 200, 409]
 
     run(test)

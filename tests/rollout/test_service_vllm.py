@@ -48,6 +48,7 @@ class KeepsWeights:
 
     def __init__(self) -> None:
         self.failed: dict[str, Exception] = {}
+        self.seconds: dict[str, float] = {}
 
     def close(self) -> None: ...
 

@@ -70,3 +70,41 @@ def test_too_long_a_prompt_is_refused(engine: Any) -> None:
     with pytest.raises(PromptTooLongError):
         engine.submit([RolloutRequest("a", (11,) * 60, 1, Sampling(5))])
     assert engine.unfinished() == 0
+
+
+def test_scores_given_tokens(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token's log-probability is that of `token_logps`, its rival the most likely other token. Also where all
+    sequences at once would have too many logits."""
+    import torch
+
+    from ascent.models.token_logps import token_logps
+    from ascent.rollout.engines import scoring
+
+    sequences = [[5, 9, 30, 31, 7], [8, 8], list(range(20, 50))]
+    together = engine.score(sequences)
+    with engine._model() as model:
+        for sequence, found in zip(sequences, together, strict=True):
+            ids = torch.tensor([sequence])
+            expected = token_logps(model, ids, torch.ones_like(ids), len(sequence) - 1)[0]
+            assert found.logps == pytest.approx(expected.numpy(), abs=1e-5)
+            with torch.no_grad():
+                logps_TV = model(ids).logits[0, :-1].float().log_softmax(-1)
+            for place, token in enumerate(sequence[1:]):
+                ranked = [int(each) for each in logps_TV[place].argsort(descending=True) if int(each) != token]
+                assert found.rivals[place] == ranked[0]
+                assert found.rival_logps[place] == pytest.approx(float(logps_TV[place, ranked[0]]), abs=1e-5)
+    monkeypatch.setattr(scoring, "_LOGITS", 1)
+    for one, other in zip(engine.score(sequences), together, strict=True):
+        assert one.logps == pytest.approx(other.logps, abs=1e-5)
+
+
+def test_what_vllm_leaves_out_is_no_number() -> None:
+    import math
+
+    from ascent.rollout.engines.scoring import scores
+
+    found = scores([4, 5, 6], [None, {5: -1.0, 9: -2.0, 8: -0.5}])
+    assert found.logps[0] == -1.0
+    assert (found.rivals[0], found.rival_logps[0]) == (8, -0.5)
+    assert math.isnan(found.logps[1])
+    assert found.rivals[1] == -1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ascent.selftest.children import run_child
+from ascent.host.children import run_child
 from ascent.selftest.packing_check import packing
 from ascent.selftest.report import CheckResult, SelftestReport
 from ascent.selftest.training_checks import compare_engine, compare_steps

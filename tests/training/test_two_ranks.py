@@ -131,3 +131,31 @@ def test_groups_that_are_spread_over_ranks_are_refused(endings: dict[str, list[A
     for ending in endings["spread"]:
         assert "2 completions of a generation" in ending["message"]
         assert "not whole groups of 4" in ending["message"]
+
+
+def test_collectives_are_timed_with_the_waiting_for_a_later_rank(endings: dict[str, list[Any]]) -> None:
+    first, second = endings["timed"]
+    for rank in (first, second):
+        assert rank["gathered"] == [0, 1]
+        assert rank["nothing"] == {"gradients": 0.0, "gathers": 0.0}
+        assert rank["before"]
+        assert rank["again"], "a backward pass is told once"
+        assert rank["other"]
+        assert rank["restored"]
+    assert first["gather"]["gathers"] > 0.3 > second["gather"]["gathers"] > 0
+    assert first["ddp"][1] > 0.3, "nothing of the waiting is hidden by computing"
+    assert first["ddp"][0] >= first["ddp"][1]
+    assert second["ddp"][0] < 0.3
+    assert first["fsdp"]["gradients"] > 0.3 > second["fsdp"]["gradients"] > 0
+
+
+def test_a_step_tells_how_much_of_it_was_communication(endings: dict[str, list[Any]]) -> None:
+    first, second = endings["waited"]
+    assert len(first["steps"]) == 2
+    assert not second["steps"], "rank 0 tells"
+    for seconds, metrics in first["steps"]:
+        gathers, exposed = metrics["communication/gathers"], metrics["communication/gradients_exposed"]
+        assert 0.3 < gathers < seconds
+        assert 0 < exposed <= metrics["communication/gradients"] < seconds
+        assert "communication/weights" not in metrics, "each process has an engine of its own"
+        assert metrics["communication/share"] == pytest.approx((gathers + exposed) / seconds)

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.rollout.fake_servers import FakeServer, PostsOnce, address_of
 from tests.small_trainer import make_trainer
-from tests.training import drawing_on_two_ranks, records_on_two_ranks
+from tests.training import collectives_on_two_ranks, drawing_on_two_ranks, records_on_two_ranks
 
 from ascent.host.ending import end_at_once
 from ascent.rollout.engines.served.engine import ServedEngine
@@ -194,8 +194,9 @@ def main() -> None:
     dies_between_two_submits()
     transport_is_missing()
     lost_here_and_updating_there()
-    for scenario in (*drawing_on_two_ranks.SCENARIOS, *records_on_two_ranks.SCENARIOS):
-        scenario(POLICY, FOLDER, RANK, write)
+    for module in (drawing_on_two_ranks, records_on_two_ranks, collectives_on_two_ranks):
+        for scenario in module.SCENARIOS:
+            scenario(POLICY, FOLDER, RANK, write)
     end_at_once(0)
 
 

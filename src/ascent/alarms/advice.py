@@ -161,6 +161,26 @@ def _slower(figures: Figures, facts: RunFacts) -> list[str]:
     return [_OTHER_WORK, "Look at memory under `device`: a full card swaps or splits its work."]
 
 
+def _communication(figures: Figures, facts: RunFacts) -> list[str]:
+    mends = {
+        "weights": [
+            "Bring weights by a broadcast between devices (rollout.transport=hccl or nccl), where they have one.",
+            "Sample while training: rollout.staleness=1 hides most of it.",
+        ],
+        "gradients": [
+            "Give each update more to compute: a larger trainer.per_device_train_batch_size or "
+            "trainer.gradient_accumulation_steps.",
+            "See whether all ranks work equally fast: waiting for the slowest counts too.",
+        ],
+        "gathers": ["See whether all ranks work equally fast: a gather takes as long as the slowest takes to come."],
+    }
+    largest = max(mends, key=lambda kind: figures.get(f"seconds/{kind}", 0.0))
+    return [
+        *mends[largest],
+        "Look at the network between machines: the interface (cluster.interface), and `ascent cluster check`.",
+    ]
+
+
 def _preempted(figures: Figures, facts: RunFacts) -> list[str]:
     return ["Give the KV cache more memory (memory.engine_share), or lower rollout.max_num_seqs."]
 
@@ -231,6 +251,7 @@ _ADVICE: Mapping[str, Callable[[Figures, RunFacts], list[str]]] = {
     "mismatch": _mismatch,
     "not-finite": _not_finite,
     "slower": _slower,
+    "communication": _communication,
     "preempted": _preempted,
     "unjudged": _unjudged,
     "room": _room,

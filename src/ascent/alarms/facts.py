@@ -10,6 +10,7 @@ from typing import Any
 
 from ascent.config import RunConfig
 
+EXPECTED_COMMUNICATION = "communication.json"
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -18,7 +19,7 @@ class RunFacts:
     """None is unknown. `reward_range` is the most that a completion can earn less the least, `compile_reward` how much
     of that a program earns by being valid, `only_code` whether tests alone are paid for. `precision` is the coarser one
     of sampler and trainer. `kv_bytes_per_token` is what the keys and values of a token take in all layers, `sequences`
-    how many are sampled at once."""
+    how many are sampled at once. `communication_share` is how much of a step should be communication."""
 
     beta: float | None = None
     learning_rate: float | None = None
@@ -34,13 +35,17 @@ class RunFacts:
     precision: str | None = None
     sequences: int | None = None
     kv_bytes_per_token: int | None = None
+    communication_share: float | None = None
 
 
 def facts_of(
-    config: RunConfig, model_config: Mapping[str, Any] | None = None, accelerator: str | None = None
+    config: RunConfig,
+    model_config: Mapping[str, Any] | None = None,
+    accelerator: str | None = None,
+    communication_share: float | None = None,
 ) -> RunFacts:
     """Of a run with this configuration; `model_config` is the content of its model's config.json, `accelerator` the
-    kind of device that it trains on, where they are known.
+    kind of device that it trains on, `communication_share` what is expected of it, where they are known.
 
     Fields of `trainer` that aren't given have TRL's defaults.
     """
@@ -64,6 +69,7 @@ def facts_of(
         precision=_precision(config, accelerator),
         sequences=config.rollout.max_num_seqs or batch,
         kv_bytes_per_token=None if model_config is None else kv_bytes_per_token(model_config, config.rollout.dtype),
+        communication_share=communication_share,
     )
 
 
@@ -84,6 +90,17 @@ def accelerator_of(run: Path) -> str | None:
         return str(content["environment"]["accelerator"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def expected_communication(run: Path) -> float | None:
+    """How much of a step of this run should be communication, as whoever placed it on its machines has written into its
+    communication.json; None where nobody has."""
+    try:
+        content = json.loads((run / EXPECTED_COMMUNICATION).read_text(encoding="utf-8"))
+        share = _number(content["expected_share"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return share if share is not None and 0 <= share <= 1 else None
 
 
 def kv_bytes_per_token(model_config: Mapping[str, Any], dtype: str) -> int | None:

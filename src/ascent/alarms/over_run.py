@@ -12,7 +12,7 @@ from typing import Any
 from ascent import config
 from ascent.alarms.alarm import Alarm, NotJudged
 from ascent.alarms.evidence import evidence
-from ascent.alarms.facts import RunFacts, accelerator_of, facts_of, model_config_of
+from ascent.alarms.facts import RunFacts, accelerator_of, expected_communication, facts_of, model_config_of
 from ascent.alarms.fold import fold
 from ascent.alarms.showing import alarm_text
 from ascent.errors import InputError
@@ -91,7 +91,8 @@ def facts_of_run(run: Path) -> tuple[RunFacts, list[str]]:
         settings, _ = config.load(run / "config.yaml")
     except InputError as error:
         return RunFacts(), [f"the run's settings are not known ({error.message.partition(chr(10))[0]})"]
-    return facts_of(settings, model_config_of(Path(settings.model.path)), accelerator_of(run)), []
+    model = model_config_of(Path(settings.model.path))
+    return facts_of(settings, model, accelerator_of(run), expected_communication(run)), []
 
 
 def _lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:

@@ -11,6 +11,7 @@ import importlib
 import os
 import select
 import sys
+import traceback
 from collections.abc import Sequence
 
 from ascent import __version__
@@ -27,12 +28,16 @@ VERBS = (
     "plan",
     "train",
     "serve",
+    "cluster",
     "generate",
+    "tune",
+    "bench",
     "evaluate",
     "tasks",
     "export",
     "report",
     "alarms",
+    "regress",
     "replay",
     "sandbox",
     "selftest",
@@ -67,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_READER_LEFT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
+        return EXIT_BAD
+    except Exception:  # noqa: BLE001 - Python's own exit code would be 1, which says that something was found
+        traceback.print_exc()
         return EXIT_BAD
 
 

@@ -23,6 +23,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--replicas", type=int, default=1, metavar="N", help="servers (default: 1)")
     verb.add_argument("-tp", "--tensor-parallel", type=int, default=1, metavar="N", help="devices of each server")
     verb.add_argument("--devices", metavar="0,1,...", help="which of the visible devices (default: from 0 on)")
+    verb.add_argument("--cluster", metavar="ADDRESS", help="over the nodes of a Ray cluster: auto, or HOST:PORT")
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     verb.add_argument("--port", type=int, default=0, help="of the first server (default: free ports)")
     verb.add_argument("--gateway", nargs="?", type=int, const=0, metavar="PORT", help="one address for OpenAI's API")
@@ -66,6 +67,12 @@ def _serve(args: argparse.Namespace) -> int:
     from ascent.rollout.service import command
 
     set_up_process(debug=args.debug)
+    if args.cluster is not None:
+        if args.gateway is not None:
+            raise InputError("--gateway: servers over a cluster have none", "Leave it out, or serve on this machine.")
+        from ascent.cluster.service import serve
+
+        return serve(command.settings(args, elsewhere=True), args)
     settings = command.settings(args)
     checked = preflight(
         server_mode=True,

@@ -1,9 +1,11 @@
-"""What the verbs share: how one is added to the parser, its exit codes, what it refuses, how it tells a report."""
+"""What the verbs share: how one is added to the parser, its exit codes, what it refuses, how it reads a time, how it
+tells a report."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +15,7 @@ from ascent.errors import InputError
 if TYPE_CHECKING:
     from ascent.environment.preflight import Preflight
 
+_DURATION, _UNITS = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)"), {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 EXIT_GOOD, EXIT_FINDING, EXIT_BAD = 0, 1, 2
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -25,6 +28,20 @@ def add_verb(
     verb.add_argument("--debug", action="store_true", help="show tracebacks")
     verb.set_defaults(verb=run)
     return verb
+
+
+def is_duration(text: str) -> bool:
+    """Whether it is a time such as `90s`, `5m` or `1.5h`; a plain number is of seconds."""
+    return _DURATION.fullmatch(text) is not None
+
+
+def duration(text: str) -> float:
+    """The seconds of such a time. Raises InputError for what isn't one, and for none at all."""
+    found = _DURATION.fullmatch(text)
+    seconds = 0.0 if found is None else float(found[1]) * _UNITS[found[2]]
+    if seconds <= 0:
+        raise InputError(f"{text!r} is no time", "Expected is one such as 90s, 5m or 1.5h.")
+    return seconds
 
 
 def refuse_unfit(checked: Preflight, what: str, args: argparse.Namespace) -> None:

@@ -153,6 +153,9 @@ class RolloutSection(Section):
     max_num_seqs: int | None = pydantic.Field(None, ge=1)  # default: the generation batch
     max_num_batched_tokens: int = pydantic.Field(4096, ge=1)
     prefix_caching: bool = True
+    chunked_prefill: bool | None = None  # default: vLLM's own for the model
+    block_size: int | None = pydantic.Field(None, ge=1)  # tokens of a block of the KV cache; default: the platform's
+    threads: int | None = pydantic.Field(None, ge=1)  # of an engine on CPU; default: as the process has
     enforce_eager: bool | None = None  # default: eager on CPU and NPU, graphs on CUDA
     speculative: Literal["ngram", "suffix"] | None = None  # tokens guessed from text that was seen
     speculative_tokens: int = pydantic.Field(4, ge=1)  # guessed at once

@@ -53,6 +53,7 @@ class Device:
     memory_used_mb: int | None = None
     memory_total_mb: int | None = None
     memory_kind: Literal["HBM", "DDR", ""] = ""
+    power_watts: float | None = None
 
 
 @dataclass(frozen=True)

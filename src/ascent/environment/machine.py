@@ -54,7 +54,7 @@ def inspect(
     """
     variables = os.environ if variables is None else variables
     with ThreadPoolExecutor(3) as pool:
-        smi = pool.submit(_npu, root, run)
+        smi = pool.submit(ask_npu_smi, root, run)
         gpus = pool.submit(_gpus, run)
         around = pool.submit(host.inspect, root)
         found, remarks = packages.installed(package_path)
@@ -82,7 +82,8 @@ def watched(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: _USER_INFO.sub("", value) if name in SECRET_BEARING else value for name, value in kept.items()}
 
 
-def _npu(root: Path, run: Run) -> NpuSmi:
+def ask_npu_smi(root: Path, run: Run) -> NpuSmi:
+    """What `npu-smi info` says, wherever the driver has put it."""
     places = [shutil.which("npu-smi"), "/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi"]
     program = next((place for place in places if place and (root / place.lstrip("/")).exists()), None)
     if program is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ascent.environment import npu_queries
 from ascent.environment.inventory import Device, DeviceProcess, NpuSmi
@@ -17,6 +18,7 @@ _CHIP_CELL = re.compile(r"(\d+)(?:\s+(\d+|NA|-))?")
 _BUS_CELL = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d|NA|-")
 _USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
 _AICORE = re.compile(r"\s*(?:\d+-)?(\d+|NA|-)(?=[\s%|]|$)")
+_WATTS = re.compile(r"(\d+(?:\.\d+)?)\s+\d+(?:\s|$)")  # before the temperature
 _PROCESS = re.compile(r"(\d+)\s+(\d+)")
 # A failure of npu-smi itself; looked for in lines that name dcmi or npu-smi.
 _FAILURE = re.compile(
@@ -85,6 +87,15 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
+class _Head(NamedTuple):
+    """Number, name, health and power of a device, as its first row has them."""
+
+    npu: int
+    name: str
+    health: str
+    watts: float | None
+
+
 @dataclass
 class _Table:
     """The rows of a table as they come: a device is a row with name and health, and one with chip and memory."""
@@ -92,7 +103,7 @@ class _Table:
     devices: list[Device] = field(default_factory=list)
     processes: list[DeviceProcess] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    head: tuple[int, str, str] | None = None
+    head: _Head | None = None
     columns: str = ""
 
     def add(self, line: str) -> None:
@@ -120,9 +131,11 @@ class _Table:
     def _alone(self) -> None:
         """A device of which the second row is missing: its number, name and health are known."""
         if self.head is not None:
-            npu, name, health = self.head
+            npu, name, health, watts = self.head
             chip = sum(each.npu == npu for each in self.devices)
-            self.devices.append(Device(len(self.devices), npu, chip, plain_name(name), state(health)))
+            self.devices.append(
+                Device(len(self.devices), npu, chip, plain_name(name), state(health), power_watts=watts)
+            )
             self.unread.append(f"NPU {npu} {name}: its second row (chip, memory, load) is missing")
             self.head = None
 
@@ -131,17 +144,18 @@ def _digits(cell: str) -> str:
     return cell if cell.upper() == "OK" else _MISREAD.sub("0", cell)
 
 
-def _head(cells: list[str], *, any_name: bool) -> tuple[int, str, str] | None:
-    """Number, name and health of a device's first row; below a head of the table a name may be masked."""
+def _head(cells: list[str], *, any_name: bool) -> _Head | None:
+    """A device's first row; below a head of the table a name may be masked."""
     if not 2 <= len(cells) <= 4:
         return None
     name = _NAME_CELL.fullmatch(cells[0]) or (_ANY_NAME_CELL.fullmatch(cells[0]) if any_name else None)
     if name is None or not any(state(cells[1]).lower() == each.lower() for each in HEALTH_STATES):
         return None
-    return int(name[1]), name[2], cells[1]
+    watts = _WATTS.match(cells[2]) if len(cells) > 2 else None
+    return _Head(int(name[1]), name[2], cells[1], float(watts[1]) if watts else None)
 
 
-def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, columns: str) -> Device | None:
+def _device(cells: list[str], head: _Head | None, index: int, columns: str) -> Device | None:
     """A device's second row. Bus and memory are known by their form: a paste may have lost or moved a column."""
     chip = _CHIP_CELL.fullmatch(cells[0] or ("0" if head else ""))
     bus = next((cell for cell in cells[1:] if cell == "" or _BUS_CELL.fullmatch(cell)), None)
@@ -158,7 +172,7 @@ def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, col
     if usages and has_hbm and usages[-1][1] == 0:
         used, total, has_hbm = usages[0][0], usages[0][1], False
     load = _AICORE.match(figures)
-    npu, name, health = head or (index, "", "")
+    npu, name, health, watts = head or _Head(index, "", "", None)
     return Device(
         index=index,
         npu=npu,
@@ -171,6 +185,7 @@ def _device(cells: list[str], head: tuple[int, str, str] | None, index: int, col
         memory_used_mb=used,
         memory_total_mb=total,
         memory_kind="" if not usages else "HBM" if has_hbm else "DDR",
+        power_watts=watts,
     )
 
 

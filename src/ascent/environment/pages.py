@@ -24,6 +24,7 @@ _LAYERS = {
     "A6": "Pasted reports",
     "A7": "Models (`ascent check-model`)",
     "A8": "Smoke test (`ascent doctor --run`)",
+    "A9": "Several machines (`ascent cluster check`)",
 }
 
 

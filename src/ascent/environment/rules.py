@@ -1,7 +1,7 @@
 """The rules' general texts, of which every finding carries a number: the entries of all files in `data/rules/`.
 
 An entry is a table named by the rule's number: A1 host, A2 devices and driver, A3 CANN, A4 packages, A5 settings,
-A6 pasted reports, A7 models, A8 smoke test; each has a file.
+A6 pasted reports, A7 models, A8 smoke test, A9 several machines; each has a file.
 
     title   what the rule is about
     levels  those that the rule can give: ok, note, warning, error
@@ -24,7 +24,7 @@ from importlib.resources.abc import Traversable
 from ascent.environment.entries import Entry, by_id, read_files
 from ascent.environment.finding import SEVERITY, Finding, Level
 
-_NUMBER = re.compile(r"A[1-8]\d\d")
+_NUMBER = re.compile(r"A[1-9]\d\d")
 
 
 @dataclass(frozen=True)

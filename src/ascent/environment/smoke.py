@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,7 +44,7 @@ class Result:
     reading: Reading | None = None
 
 
-_SAID = "result: "
+SAID = "result: "
 _DEVICE = """
 import importlib.util, os, sys
 import torch
@@ -89,13 +89,14 @@ _ALL_REDUCE = (
 from datetime import timedelta
 import torch.distributed as dist
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+here, local = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
 if kind != "cpu":
-    if count < world:
+    if count < here:
         print("result: one visible device: nothing to reduce over"); sys.exit(3)
-    space.set_device(rank)
+    space.set_device(local)
 backend = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}[kind]
 dist.init_process_group(backend, timeout=timedelta(seconds=60))
-value = torch.full((1024,), float(rank + 1), device=kind if kind == "cpu" else f"{kind}:{rank}")
+value = torch.full((1024,), float(rank + 1), device=kind if kind == "cpu" else f"{kind}:{local}")
 dist.all_reduce(value)
 assert value[0].item() == world * (world + 1) / 2, f"all-reduce gave {value[0].item()}"
 dist.destroy_process_group()
@@ -137,11 +138,12 @@ if __name__ == "__main__":
     assert len(tokens) == 8, f"asked for 8 tokens, got {len(tokens)}"
     print("result: vLLM sampled 8 tokens")
 """
+ALL_REDUCE = Step("all-reduce", _ALL_REDUCE, 180, processes=2)
 STEPS: tuple[Step, ...] = (
     Step("import torch", _IMPORT, 120),
     Step("sum on each device", _SUM, 120),
     Step("bfloat16 matmul", _MATMUL, 120),
-    Step("all-reduce", _ALL_REDUCE, 180, processes=2),
+    ALL_REDUCE,
     Step("import TRL", _TRL, 180),
     Step("vLLM engine, 8 tokens", _ENGINE, 600),
 )
@@ -164,8 +166,14 @@ def run(
     return results
 
 
-def run_step(step: Step, folder: Path, python: str = sys.executable) -> Result:
-    """One step: its processes in groups of their own, all ended at the time limit, or when this process is gone."""
+def run_step(
+    step: Step, folder: Path, python: str = sys.executable, *, variables: Mapping[str, str] | None = None
+) -> Result:
+    """One step: its processes in groups of their own, all ended at the time limit, or when this process is gone.
+
+    `variables` are added to their environment: where they meet processes on other machines, they have to say how.
+    """
+    added = variables or {}
     script = folder / f"{step.name.replace(' ', '-').replace(',', '')}.py"
     script.write_text(step.program, "utf-8")
     work = folder / f"{script.stem}-files"
@@ -176,25 +184,23 @@ def run_step(step: Step, folder: Path, python: str = sys.executable) -> Result:
     with Keeper() as keeper:
         for rank in range(step.processes):
             log = folder / f"{script.stem}-{rank}.log"
-            variables = {
-                **os.environ,
+            meeting = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(step.processes),
+                "LOCAL_WORLD_SIZE": str(step.processes),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
-                "VLLM_LOGGING_LEVEL": "WARNING",
             }
-            if step.processes == 1:
-                for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-                    variables.pop(name)
+            inherited = {name: value for name, value in os.environ.items() if name not in meeting}
+            environment = {**inherited, **(meeting if step.processes > 1 else {}), "VLLM_LOGGING_LEVEL": "WARNING"}
             with log.open("wb") as sink:
                 process = subprocess.Popen(
                     [python, str(script), str(work)],
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
-                    env=variables,
+                    env={**environment, **added},
                     start_new_session=True,
                     cwd=work,
                 )
@@ -233,7 +239,7 @@ def _end_of(log: Path) -> str:
 def as_finding(result: Result) -> Finding:
     """A step's result as a finding under rule A801."""
     lines = [line.strip() for line in result.output.splitlines() if line.strip()]
-    stated = [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
+    stated = [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
     last = stated[-1] if stated else lines[-1] if lines else ""
     if result.outcome == "passed":
         return found("A801", "ok", f"{result.step} ({result.seconds:.1f} s): {last}")

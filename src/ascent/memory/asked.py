@@ -47,7 +47,7 @@ def asked(
         notes.append(f"no --device: planned for a {DEFAULT_CARD}")
     chosen = card(device or DEFAULT_CARD)
     trainers = 1 if devices is None else devices
-    file = None if what is None else _config_file(Path(what))
+    file = None if what is None else named_config(Path(what))
     if file is not None:
         source = config_file.read(file, overrides)
     else:
@@ -70,7 +70,7 @@ def asked(
     return report(made, notes, all_layouts=cards or 0)
 
 
-def _config_file(what: Path) -> Path | None:
+def named_config(what: Path) -> Path | None:
     """The configuration that is named: a YAML file, or that of a run directory."""
     if what.suffix in (".yaml", ".yml"):
         return what

@@ -21,7 +21,8 @@ Kind = Literal["npu", "cuda", "cpu"]
 class Card:
     """One device. Sizes are bytes: `usable` is what its allocator sees as total, `reserve` what of it no allocator
     gets (context, kernels, fragmentation), `collective` the buffers of one group of ranks. `bandwidth` is in bytes a
-    second. `why` says why it can't train, where it can't (`trains`)."""
+    second; `tflops` its peak in 16-bit numbers, 10^12 operations a second, 0 where it isn't known. `why` says why it
+    can't train, where it can't (`trains`)."""
 
     name: str
     kind: Kind
@@ -33,6 +34,7 @@ class Card:
     bf16: bool
     trains: bool = True
     why: str = ""
+    tflops: float = 0.0
 
 
 @cache
@@ -107,6 +109,7 @@ def _card(name: str, values: dict[str, object]) -> Card:
         bool(values["bf16"]),
         bool(values.get("trains", True)),
         str(values.get("why", "")),
+        float(str(values.get("tflops", 0))),
     )
 
 

@@ -82,15 +82,7 @@ def svg(made: Plan) -> str:
     edge = left + made.card.usable * scale
     used = [term for term in TERMS if any(term in phase.terms for phase in rows)]
     height = top + step * len(rows) + 40 + 18 * -(-len(used) // 2)
-    title = escape(f"Memory of {made.model.name} on {made.card.name}")
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 {height}" width="940" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="13" fill="#1f2933" role="img">',
-        f"<title>{title}</title>",
-        f'<rect width="940" height="{height}" fill="#ffffff"/>',
-        f'<text x="20" y="26" font-size="16" font-weight="600">{title}</text>',
-        f'<text x="20" y="46" font-size="12" fill-opacity="0.7">{escape(verdict_line(made))}</text>',
-    ]
+    parts = opening(f"Memory of {made.model.name} on {made.card.name}", verdict_line(made), 940, height)
     for number, phase in enumerate(rows):
         y, x = top + step * number, float(left)
         server = number >= len(made.phases)
@@ -118,6 +110,19 @@ def svg(made: Plan) -> str:
         parts.append(f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{_COLOURS[term]}"/>')
         parts.append(f'<text x="{x + 18}" y="{y}" font-size="12">{escape(f"{term}: {TERMS[term]}")}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def opening(title: str, note: str, width: int, height: int) -> list[str]:
+    """The first lines of a picture: white, with a title and a line below it. The caller closes it (`</svg>`)."""
+    title, note = escape(title), escape(note)
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="system-ui, sans-serif" font-size="13" fill="#1f2933" role="img">',
+        f"<title>{title}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="20" y="26" font-size="16" font-weight="600">{title}</text>',
+        f'<text x="20" y="46" font-size="12" fill-opacity="0.7">{note}</text>',
+    ]
 
 
 def verdict_line(made: Plan) -> str:

@@ -32,6 +32,13 @@ def model_digest(folder: Path) -> str:
     return _digest([*weight_files(folder), *matching(folder, (*_CONFIG_FILES, *TOKENIZER_FILES))])
 
 
+def tokenizer_and_sizes_digest(folder: Path) -> str:
+    """Of what can be read at once: configuration and tokenizer by content, weights by name and size."""
+    sizes = json.dumps([(file.name, file.stat().st_size) for file in weight_files(folder)])
+    small = _digest(matching(folder, (*_CONFIG_FILES, *TOKENIZER_FILES)))
+    return f"sha256:{hashlib.sha256((small + sizes).encode()).hexdigest()}"
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold weights: safetensors, or where there are none the older format."""
     return matching(folder, WEIGHT_FILES[:1]) or matching(folder, WEIGHT_FILES[1:])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Z = 1.959964  # the normal distribution's quantile for 95 %
+_HALF = 0.475  # of the probability lies between the middle and the quantile
 INTERVAL = "95 %, Wilson's at the effective number of tasks"
 
 
@@ -62,8 +63,11 @@ def wilson(share: float, n: float) -> tuple[float, float]:
 
 
 def t_quantile(degrees: int) -> float:
-    """Student's t for 95 %, from 3 degrees of freedom on right to 1 % (Abramowitz and Stegun, 26.7.5)."""
-    z, v = Z, max(1, degrees)
+    """Student's t for 95 %: exact for 1 and 2 degrees of freedom, from 3 on right to 1 % (Abramowitz and Stegun,
+    26.7.5)."""
+    if degrees <= 2:
+        return math.tan(math.pi * _HALF) if degrees <= 1 else 2 * _HALF * math.sqrt(2 / (1 - 4 * _HALF * _HALF))
+    z, v = Z, degrees
     terms = (
         (z**3 + z) / (4 * v),
         (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2),

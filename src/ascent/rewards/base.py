@@ -10,7 +10,7 @@ from ascent.types import Score, Task
 
 if TYPE_CHECKING:
     from ascent.config.sections import RewardSection
-    from ascent.sandbox import Sandbox
+    from ascent.sandbox.judges import Judges
 
 Completion = str | Sequence[Mapping[str, Any]]  # text, or chat messages as TRL passes them
 
@@ -63,7 +63,7 @@ class RewardInputs:
 
     tasks: tuple[Task, ...]  # training and held-out
     section: RewardSection
-    sandbox: Sandbox
+    sandbox: Judges
     prompt_opens_thought: bool  # the chat template ends prompts with `<think>` or the like
 
 

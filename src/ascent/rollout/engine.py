@@ -165,7 +165,10 @@ class EngineSettings:
     `engine_share` is the fraction of the device's memory for a colocated engine, `kv_cache_bytes` an exact size of the
     KV cache that takes its place (always set on CPU). `external_launcher` is True where a launcher made the processes.
     `head_dtype` "float32" computes the output head in it, whatever `dtype` is; None: in `dtype`. With `sleeps` it gives
-    weights and cache back between generations (vLLM's sleep mode).
+    weights and cache back between generations (vLLM's sleep mode). `block_size` is in tokens of the KV cache;
+    `chunked_prefill`: a prompt may be computed in several steps, among others' tokens; None: as vLLM has them. With
+    `threads` an engine on CPU computes with so many; None: as its process does. `tensor_parallel` is of an engine that
+    has its process to itself; a trainer's own has one device.
     With `speculative` up to `speculative_tokens` tokens are guessed at once (`rollout/speculation.py`).
     """
 
@@ -184,6 +187,10 @@ class EngineSettings:
     speculative_tokens: int = 4
     head_dtype: str | None = None
     sleeps: bool = False
+    block_size: int | None = None
+    chunked_prefill: bool | None = None
+    threads: int | None = None
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)

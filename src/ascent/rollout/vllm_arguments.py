@@ -20,6 +20,8 @@ def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
         "max_num_seqs": settings.max_num_seqs,
         "max_num_batched_tokens": max(settings.max_num_batched_tokens, settings.max_model_len),
         "enable_prefix_caching": settings.prefix_caching,
+        "enable_chunked_prefill": settings.chunked_prefill,
+        "block_size": settings.block_size,
         "enforce_eager": settings.enforce_eager,
         "gpu_memory_utilization": settings.engine_share,
         "kv_cache_memory_bytes": settings.kv_cache_bytes,

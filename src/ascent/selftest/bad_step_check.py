@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ascent.selftest.children import run_child
+from ascent.host.children import run_child
 from ascent.selftest.report import CheckResult
 from ascent.selftest.training_checks import failed
 

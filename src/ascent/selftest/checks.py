@@ -13,9 +13,9 @@ from typing import Any
 from ascent import __version__
 from ascent.environment import display, preflight, smoke
 from ascent.errors import InputError
+from ascent.host.children import run_child
 from ascent.rollout.weights.verify.expected_differences import expected_difference
-from ascent.selftest import bad_step_check, packing_check, second_gradient_check, training_checks
-from ascent.selftest.children import run_child
+from ascent.selftest import bad_step_check, packing_check, rehearsal_check, second_gradient_check, training_checks
 from ascent.selftest.report import CheckResult, SelftestReport
 from ascent.selftest.training_checks import failed
 
@@ -55,6 +55,7 @@ def selftest(device: str, steps: int, tell: Tell = lambda result: None) -> Selft
             add(packing_check.packing(folder, on_cpu=on_cpu))
             add(bad_step_check.bad_step(folder, on_cpu=on_cpu))
             add(second_gradient_check.second_gradient(folder, on_cpu=on_cpu))
+            add(rehearsal_check.rehearsal(folder, on_cpu=on_cpu))
     shown = [finding for finding in checked.findings if finding.level in ("error", "warning")]
     return SelftestReport(
         __version__, device, display.machine(checked.environment), display.findings(shown), tuple(results)
@@ -98,14 +99,15 @@ def _smoke() -> CheckResult:
 
 def _engine(folder: Path, on_cpu: bool) -> list[CheckResult]:
     """Engine against transformers, as loaded and after new weights; and seeds, where prompts are cut."""
-    equal, sync, seeds = "engine and trainer compute alike", "new weights reach the engine", "seeds hold"
+    equal, score = "engine and trainer compute alike", "engine and trainer score alike"
+    sync, seeds = "new weights reach the engine", "seeds hold"
     ended = run_child(
         ["ascent.selftest.engine_child", str(folder), "weights"], folder / "weights.log", 300, on_cpu=on_cpu
     )
     found = _read(folder, "weights")
     if ended.code != 0 or not found:
         why = "the check before it failed"
-        skipped = [CheckResult(name, "skipped", 0.0, why) for name in (sync, seeds)]
+        skipped = [CheckResult(name, "skipped", 0.0, why) for name in (score, sync, seeds)]
         return [failed(equal, ended, f"exit code {ended.code}"), *skipped]
     limit = expected_difference(found["dtype"], found["dtype"]).usual
     unit = f"mean log-probability difference at most {limit:g} ({found['dtype']}, vLLM on {found['platform']})"
@@ -117,6 +119,13 @@ def _engine(folder: Path, on_cpu: bool) -> list[CheckResult]:
             ended.seconds,
             unit,
             {"mean": found["loaded_mean"], "largest": found["loaded_max"], "tokens/s": found["tokens_per_second"]},
+        ),
+        CheckResult(
+            score,
+            "passed" if found["scored_mean"] <= limit else "failed",
+            0.0,
+            f"{unit}, of given tokens",
+            {"mean": found["scored_mean"], "largest": found["scored_max"]},
         ),
         CheckResult(
             sync,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def weights(policy: Path) -> dict[str, Any]:
     engine = ColocatedEngine(settings)
     try:
         model = load_policy(policy, dtype)
-        loaded = logp_differences(model, sample(engine, prompts, 4, sampling, 0), 1.0)
+        completions = sample(engine, prompts, 4, sampling, 0)
+        loaded = logp_differences(model, completions, 1.0)
+        scored = _scored(engine, model, [(*each.prompt_ids, *each.token_ids.tolist()) for each in completions])
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -66,12 +69,25 @@ def weights(policy: Path) -> dict[str, Any]:
         "dtype": dtype,
         "loaded_mean": loaded[0],
         "loaded_max": loaded[1],
+        "scored_mean": scored[0],
+        "scored_max": scored[1],
         "updated_mean": updated[0],
         "updated_max": updated[1],
         "stale_mean": stale[0],
         "tokens_per_second": speed,
         "same_seed": same_seed,
     }
+
+
+def _scored(engine: Any, model: Any, sequences: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Mean and largest |engine - model| log-probability of given tokens, prompts included."""
+    import numpy as np
+
+    from ascent.rollout.engines.scoring import score_with_model
+
+    pairs = zip(engine.score(sequences), score_with_model(model, sequences, 0), strict=True)
+    differences = np.concatenate([np.abs(mine.logps - theirs.logps) for mine, theirs in pairs])
+    return float(differences.mean()), float(differences.max())
 
 
 def _same_seed(engine: Any) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ascent.host.children import run_child
 from ascent.rollout.weights.verify.expected_differences import expected_difference
-from ascent.selftest.children import run_child
 from ascent.selftest.report import CheckResult
 from ascent.selftest.training_checks import failed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ascent.selftest.children import run_child
+from ascent.host.children import run_child
 from ascent.selftest.report import CheckResult
 from ascent.selftest.training_checks import failed, write_config
 from ascent.tracking.run_directory import read_metrics

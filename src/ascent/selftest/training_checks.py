@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
+from ascent.host.children import Ended, run_child
 from ascent.memory import measured
 from ascent.rollout.weights.verify.expected_differences import expected_difference
-from ascent.selftest.children import Ended, run_child
 from ascent.selftest.report import CheckResult
 from ascent.tracking.run_directory import RunDirectory, read_metrics
 

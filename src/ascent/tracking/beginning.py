@@ -33,7 +33,7 @@ def new_run(folder: Path, name: str) -> Iterator[RunDirectory]:
     with contextlib.ExitStack() as stack:
         with locked(folder, wait=True):  # one at a time looks and reserves
             with locked(path) as ours:
-                if ours and _is_unbegun(path, but=("servers",)):
+                if ours and _is_unbegun(path, but=("servers", "logs")):
                     shutil.rmtree(path)
             run = run_directory.create(folder, name)
             stack.enter_context(locked(path))
@@ -72,7 +72,7 @@ def resumed_run(path: Path) -> Iterator[RunDirectory]:
 
 def _is_unbegun(path: Path, but: tuple[str, ...] = ()) -> bool:
     """Whether the folder holds settings alone: no result, no failure, and no log but in the folders `but`."""
-    settings = RunDirectory(path).settings
+    settings = (*RunDirectory(path).settings, RunDirectory(path).attempts)
     return path.is_dir() and all(
         found.is_dir() or found in settings or found.name.endswith(".tmp") or found.relative_to(path).parts[0] in but
         for found in path.rglob("*")

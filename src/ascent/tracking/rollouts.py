@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascent.errors import InputError
+from ascent.tracking import attempts
 from ascent.tracking.packed_files import counting
 from ascent.types import Logps, TokenIds
 
@@ -114,7 +115,8 @@ def schema() -> pyarrow.Schema:
 
 
 def write_rollouts(path: Path, records: Sequence[RolloutRecord]) -> None:
-    """Write one file; readers see it whole or not at all. Raises OSError where it can't be written."""
+    """Write one file; readers see it whole or not at all. Raises OSError where it can't be written, and
+    StaleAttemptError in a process that must not write any more."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -124,6 +126,7 @@ def write_rollouts(path: Path, records: Sequence[RolloutRecord]) -> None:
     try:
         # zstd alone packs tokens as small as dictionaries would, in a quarter of the time
         pq.write_table(table, beside, compression="zstd", use_dictionary=False)
+        attempts.fence()
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)  # on a full disk it would be in the way

@@ -18,6 +18,7 @@ from typing import Any
 
 from ascent.errors import InputError
 from ascent.json_numbers import in_numbers, in_words
+from ascent.tracking import attempts
 from ascent.tracking.packed_files import generations_of, split
 
 # `.old`: one that is being written anew, until the new one is complete
@@ -69,9 +70,24 @@ class RunDirectory:
         return self.path / "trackers.json"
 
     @property
+    def trial(self) -> Path:
+        """What is tried in this folder, where no whole training is made in it (`training.trial`)."""
+        return self.path / "trial.json"
+
+    @property
+    def attempts(self) -> Path:
+        """One JSON object each time that the run's processes were started, where that is counted."""
+        return self.path / attempts.FILE
+
+    @property
+    def logs(self) -> Path:
+        """What processes printed, a file each, where they were not started from a terminal."""
+        return self.path / "logs"
+
+    @property
     def settings(self) -> tuple[Path, ...]:
         """What is written before a run has anything to show."""
-        return self.config, self.environment, self.origin, self.tasks
+        return self.config, self.environment, self.origin, self.tasks, self.trial
 
     @property
     def metrics(self) -> Path:
@@ -218,14 +234,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a text file by rename."""
+    """Write a text file by rename. Raises StaleAttemptError in a process that must not write any more."""
+    attempts.fence()
     beside = path.with_name(f".{path.name}.tmp")
     beside.write_text(content, encoding="utf-8")
     os.replace(beside, path)
 
 
 def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
-    """Append one line in one write. Numbers that JSON doesn't have are words: "nan", "inf" and "-inf"."""
+    """Append one line in one write. Numbers that JSON doesn't have are words: "nan", "inf" and "-inf". Raises
+    StaleAttemptError in a process that must not write any more."""
+    attempts.fence()
     with open(path, "a", encoding="utf-8") as file:
         file.write(_json_line(content))
 

@@ -9,12 +9,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ascent.config.sections import SandboxSection
+from ascent.config.sections import ClusterSection, SandboxSection
 from ascent.errors import InputError
 from ascent.rewards.code import CodeReward
 from ascent.sandbox import Sandbox
 from ascent.sandbox.errors import SandboxError
+from ascent.sandbox.judges import Judges
 from ascent.sandbox.types import Verdict
+from ascent.tables import JUDGES, load
 from ascent.training.records.batch import BatchRecord
 from ascent.training.records.evaluations import OpenEvaluation
 from ascent.training.step.groups import LocalGroup, group_requests
@@ -135,8 +137,17 @@ def _judge_batch(
     return JudgedBatch(tasks, judged, record)
 
 
-def open_sandbox(settings: SandboxSection) -> Sandbox:
-    """The sandbox that the settings ask for. Raises InputError where this machine can't give it."""
+def open_judges(settings: SandboxSection, cluster: ClusterSection) -> Judges:
+    """What judges the programs of a run: this machine's sandbox, or the judges of all nodes of its cluster. Raises
+    InputError where a machine can't give what the settings ask for."""
+    if cluster.address is None:
+        return open_local(settings)
+    judges: Judges = load(JUDGES, "ray")(settings, cluster)
+    return judges
+
+
+def open_local(settings: SandboxSection) -> Sandbox:
+    """This machine's sandbox. Raises InputError where it can't give what the settings ask for."""
     try:
         return Sandbox(
             slots=settings.slots,
@@ -149,8 +160,8 @@ def open_sandbox(settings: SandboxSection) -> Sandbox:
         raise InputError(f"sandbox: {error}") from error
 
 
-def judgeable(tasks: Iterable[Task], sandbox: Sandbox) -> tuple[tuple[Task, ...], tuple[str, ...]]:
-    """The tasks whose tests this sandbox can run, and why it can't run those of the others."""
+def judgeable(tasks: Iterable[Task], sandbox: Judges) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+    """The tasks whose tests the sandbox can run, and why it can't run those of the others."""
     kept: list[Task] = []
     refused: list[str] = []
     for task in tasks:

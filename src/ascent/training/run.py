@@ -17,6 +17,7 @@ from ascent.alarms.markers import markers
 from ascent.algorithms.base import Algorithm
 from ascent.config import RunConfig
 from ascent.errors import InputError
+from ascent.memory.plan import Plan
 from ascent.models.folder import load_tokenizer, longest_context, model_folder
 from ascent.models.starter.building import check_unseen
 from ascent.report.ending import show_ending
@@ -27,7 +28,7 @@ from ascent.rollout.engine import EngineSettings, RolloutEngine
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.weights.adapters import refuse_head_adapter
-from ascent.sandbox import Sandbox
+from ascent.sandbox.judges import Judges
 from ascent.tracking import run_directory
 from ascent.tracking.run_directory import RunDirectory
 from ascent.tracking.task_file import record_tasks
@@ -39,7 +40,7 @@ from ascent.training.engines.settings import from_config, sampled_at_once
 from ascent.training.evaluation import Evaluation, save_evaluations, saved_before
 from ascent.training.export import save_trained_model
 from ascent.training.held_out import HeldOut, check_held_out, trl_evaluates
-from ascent.training.judging import judgeable, open_sandbox
+from ascent.training.judging import judgeable, open_judges
 from ascent.training.launch.stopping import StopAtStepEnd
 from ascent.training.numerics.guard import NotFiniteError
 from ascent.training.origin import record_origin
@@ -55,6 +56,22 @@ from ascent.training.records.report_file import write_report
 from ascent.training.trainer import GRPOTrainer
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run before its first step: the model is loaded, the engine runs. `checkpoint` is what it goes on from, `plan`
+    that of its memory, where there is one; `say` takes a sentence to the user."""
+
+    config: RunConfig
+    trainer: GRPOTrainer
+    tasks: RunTasks
+    judge: CodeReward
+    recorder: RunRecorder
+    alarms: LiveAlarms | None
+    checkpoint: Path | None
+    plan: Plan | None
+    say: Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,16 @@ def train(
     With `resume` it goes on from the last complete checkpoint; what lies beyond it moves to `discarded/`. Raises
     InputError for what the user can mend.
     """
+    with prepared(config, run, resume=resume, notes=notes) as ready:
+        return _train(ready)
+
+
+@contextlib.contextmanager
+def prepared(
+    config: RunConfig, run: RunDirectory, *, resume: bool = False, notes: Sequence[str] = ()
+) -> Iterator[Prepared]:
+    """Everything of a run but its steps, which are made inside. What ends them there is told as of a run: memory that
+    ran out, an engine that can't go on, numbers that aren't finite. Raises InputError for what the user can mend."""
     args = _arguments(config, run)
     say = _speaker(args)
     for note in notes:
@@ -95,7 +122,7 @@ def train(
     tasks = _tasks(config, args, tokenizer, context, say)
     say(f"{len(tasks.train)} training tasks, {len(tasks.held_out)} held out; {config.model.path}; {devices.name()}")
     with contextlib.ExitStack() as stack:
-        sandbox = stack.enter_context(open_sandbox(config.sandbox))
+        sandbox = stack.enter_context(open_judges(config.sandbox, config.cluster))
         say(f"sandbox: {sandbox.slots} slots, {sandbox.level}")
         tasks = _judgeable(tasks, sandbox, say)
         _check_enough_tasks(tasks, args)
@@ -122,7 +149,7 @@ def train(
             stack.callback(trainer.engine.close)
         try:
             with explain_out_of_memory(config, args, run, made, lambda: (trainer.state.global_step + 1, trainer.phase)):
-                return _train(trainer, config, tasks, judge, recorder, alarms, checkpoint, say)
+                yield Prepared(config, trainer, tasks, judge, recorder, alarms, checkpoint, made, say)
         except NotFiniteError as error:
             raise _stopped_by_numbers(run, error) from error
         except Exception as error:
@@ -131,19 +158,12 @@ def train(
             raise _stopped_by_engine(trainer, run, error) from error
 
 
-def _train(
-    trainer: GRPOTrainer,
-    config: RunConfig,
-    tasks: RunTasks,
-    judge: CodeReward,
-    recorder: RunRecorder,
-    alarms: LiveAlarms | None,
-    checkpoint: Path | None,
-    say: Say,
-) -> RunResult:
+def _train(ready: Prepared) -> RunResult:
+    trainer, config, recorder = ready.trainer, ready.config, ready.recorder
+    checkpoint, say = ready.checkpoint, ready.say
     beside = Beside(recorder.run.trackers, lambda: recorder.evidence, say)
     guard_trackers(trainer, named(trainer.args.report_to), beside)
-    held_out = HeldOut(trainer, judge, tasks.held_out, config.tracking, say)
+    held_out = HeldOut(trainer, ready.judge, ready.tasks.held_out, config.tracking, say)
     trainer.after_step = held_out.after_step
     main = trainer.accelerator.is_main_process
     if checkpoint is None:
@@ -154,9 +174,9 @@ def _train(
         before = saved_before(recorder.run)
     stop = StopAtStepEnd(trainer.agreement.ranks)
     trainer.add_callback(stop)
-    with stop.listening(), _progress(trainer, recorder):
-        if alarms is not None:
-            alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
+    with stop.listening(), showing_progress(trainer, recorder):
+        if ready.alarms is not None:
+            ready.alarms.heard = lambda alarm: _stop_on(alarm, config, stop)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.stopped and trainer.state.global_step < trainer.state.max_steps:
         why, command = f" ({stop.why})" if stop.why else "", f"ascent train --resume {recorder.run.path}"
@@ -331,7 +351,7 @@ def _model_dtype(args: GRPOConfig) -> str:
     return str(init["dtype"])
 
 
-def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Say) -> RunTasks:
+def _judgeable(tasks: RunTasks, sandbox: Judges, say: Say) -> RunTasks:
     """The tasks whose tests this sandbox can run; the others are left out and told."""
     (train, not_train), (held_out, not_held_out) = (judgeable(each, sandbox) for each in (tasks.train, tasks.held_out))
     refused = not_train + not_held_out
@@ -343,13 +363,14 @@ def _judgeable(tasks: RunTasks, sandbox: Sandbox, say: Say) -> RunTasks:
 
 
 @contextlib.contextmanager
-def _progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
+def showing_progress(trainer: GRPOTrainer, recorder: RunRecorder) -> Iterator[None]:
+    """A line for each step, and on a terminal a bar; on the main process."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # the steps are shown here; it would print them once a machine
     if not trainer.accelerator.is_main_process:
         yield
         return
-    from transformers import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)  # the steps are shown here
     with StepProgress() as progress:
         recorder.watchers.insert(0, progress.step)  # an alarm is told below its step
         recorder.on_sampled = progress.sampled

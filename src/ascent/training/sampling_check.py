@@ -63,8 +63,8 @@ def check_sampling(
     platform = engine_kind()
     on_cpu = platform == "cpu"
     dtype = dtype or ("float32" if on_cpu else "bfloat16")
-    prompt_ids = [_prompt_ids(tokenizer, prompt) for prompt in prompts]
-    longest = max(len(ids) for ids in prompt_ids)
+    asked = [prompt_ids(tokenizer, prompt) for prompt in prompts]
+    longest = max(len(ids) for ids in asked)
     settings = EngineSettings(
         str(folder),
         dtype,
@@ -75,7 +75,7 @@ def check_sampling(
     engine = ColocatedEngine(settings)
     try:
         sampling = Sampling(max_tokens, temperature, stop_token_ids=(tokenizer.eos_token_id,))
-        completions = sample(engine, prompt_ids, n, sampling, seed)
+        completions = sample(engine, asked, n, sampling, seed)
         stats = engine.stats()
     finally:
         engine.close()
@@ -93,7 +93,8 @@ def check_sampling(
     )
 
 
-def _prompt_ids(tokenizer: Any, prompt: str) -> tuple[int, ...]:
+def prompt_ids(tokenizer: Any, prompt: str) -> tuple[int, ...]:
+    """A prompt's tokens: as a chat message when the tokenizer has a template for them, else as plain text."""
     if tokenizer.chat_template is None:
         return tuple(tokenizer(prompt)["input_ids"])
     messages = [{"role": "user", "content": prompt}]

@@ -50,6 +50,7 @@ from ascent.training.numerics.sources import known_logps
 from ascent.training.numerics.watching import watch
 from ascent.training.records import logged
 from ascent.training.records.batch import BatchRecord
+from ascent.training.records.communication import Communication
 from ascent.training.records.engine_figures import of_all_ranks
 from ascent.training.records.evaluations import Evaluations, OpenEvaluation, check_evaluation_batch
 from ascent.training.records.generations import Generations
@@ -145,6 +146,8 @@ class GRPOTrainer(Checkpointing):
         self._batch: BatchRecord | None = None
         self._step_metrics = StepMetrics(self.accelerator.device)
         self._shapes = Shapes.of_training(self.model, print_on_stderr if ranks.rank == 0 else lambda text: None)
+        self._communication = Communication(ranks.count)
+        self.add_callback(self._communication)
         self._kept = Generations(recorder, run_name, ranks, self.accelerator.device)
         self._engine_stats = lambda: of_all_ranks(self.engine, ranks, same_servers=self._served)
         self._evaluations = Evaluations(ranks, self._clock, recorder, run_name, self.args.seed, self._engine_stats)
@@ -365,6 +368,7 @@ class GRPOTrainer(Checkpointing):
         rate = self._get_learning_rate() if learning_rate is None else learning_rate
         metrics = {"loss": loss, "learning_rate": rate, "grad_norm": norm}
         metrics |= self._step_metrics.gained(self._metrics["train"]) | self._shapes.finish_step(times.step)
+        metrics |= self._communication.finish_step(self, times.step)
         generation, use = None if self._plain else self._generation - 1, self._memory.step(engine)
         record = step_record(self.state, generation, metrics, signals, times, engine, use)
         here = self._recorder if self.accelerator.is_main_process else None

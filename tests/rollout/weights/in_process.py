@@ -14,7 +14,9 @@ from ascent.rollout.weights.control import ServerCallError
 class InProcessServer:
     """A ControlPlane over an engine of this process. `after_finish` is run when an update was finished."""
 
-    def __init__(self, folder: Path, dtype: str, *, extension: bool = True, **arguments: Any) -> None:
+    def __init__(
+        self, folder: Path, dtype: str, *, extension: bool = True, backend: str = SHM_BACKEND, **arguments: Any
+    ) -> None:
         from ascent.rollout.engines.colocated import _unchanged_process
         from ascent.rollout.platform import engine_kind
 
@@ -32,7 +34,7 @@ class InProcessServer:
                     max_num_seqs=8,
                     enforce_eager=True,
                     kv_cache_memory_bytes=16 * 2**20,
-                    weight_transfer_config=WeightTransferConfig(backend=SHM_BACKEND),
+                    weight_transfer_config=WeightTransferConfig(backend=backend),
                     worker_extension_cls=WORKER_EXTENSION if extension else "",
                     use_tqdm_on_load=False,
                     **arguments,

@@ -111,8 +111,17 @@ def test_a_transport_that_is_asked_for_and_does_not_fit_is_refused(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("kind", "version", "name"), [("npu", "0.23.0", "hccl"), ("cuda", "0.31.0", "nccl")])
-def test_servers_elsewhere_get_a_broadcast(machine: Any, kind: str, version: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "version", "name"),
+    [
+        ("npu", "0.23.0", "hccl"),
+        ("cuda", "0.31.0", "nccl"),
+        ("cpu", "0.31.0", "http"),
+        ("cpu", "0.23.0", "http"),
+        ("npu", "0.29.0", "http"),  # of which no collective is known
+    ],
+)
+def test_servers_elsewhere_get_a_broadcast_or_fetch_them(machine: Any, kind: str, version: str, name: str) -> None:
     from ascent.config.sections import RolloutSection
     from ascent.training.engines.servers import remote_transport
 
@@ -123,12 +132,24 @@ def test_servers_elsewhere_get_a_broadcast(machine: Any, kind: str, version: str
 
 
 @pytest.mark.torch
+def test_a_trainer_without_the_servers_devices_sends_over_http(machine: Any) -> None:
+    from ascent.config.sections import RolloutSection
+    from ascent.training.engines.servers import remote_transport
+
+    machine("npu", "0.23.0", trains_on="cpu")
+    assert remote_transport(RolloutSection(mode="server"), 1) == "http"
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(("kind", "version"), [("cpu", "0.31.0"), ("npu", "0.29.0")])
-def test_no_way_to_another_machine_is_said(machine: Any, kind: str, version: str) -> None:
+def test_no_way_to_another_machine_is_said(
+    machine: Any, kind: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ascent.config.sections import RolloutSection
     from ascent.training.engines.servers import remote_transport
 
     machine(kind, version)
+    monkeypatch.delitem(tables.TRANSPORTS, "http")
     with pytest.raises(InputError, match="can't reach servers on another machine"):
         remote_transport(RolloutSection(mode="server"), 1)
 
@@ -140,6 +161,9 @@ def test_no_way_to_another_machine_is_said(machine: Any, kind: str, version: str
         ("cpu", "auto", "127.0.0.1", "shm"),
         ("npu", "auto", "127.0.0.1", "hccl"),
         ("npu", "auto", "10.0.0.5", "hccl"),
+        ("cpu", "auto", "10.0.0.5", "http"),
+        ("cpu", "http", "127.0.0.1", "http"),
+        ("npu", "http", "10.0.0.5", "http"),
         ("npu", "shm", "10.0.0.5", "shm"),  # a training on this machine may use it
         ("cuda", "auto", "127.0.0.1", "nccl"),
     ],
@@ -151,7 +175,7 @@ def test_a_standing_service_gets_what_a_training_on_other_devices_can_use(
 
     machine(kind, "0.23.0")
     given = argparse.Namespace(transport=asked, host=host, replicas=1, tensor_parallel=1)
-    assert command._transport(given, kind) == name  # type: ignore[arg-type]
+    assert command._transport(given, kind, same_host=host == "127.0.0.1") == name  # type: ignore[arg-type]
 
 
 @pytest.mark.torch
@@ -175,12 +199,12 @@ def test_a_standing_service_may_be_told_to_share_its_device(machine: Any, monkey
     machine("npu", "0.23.0")
     given = argparse.Namespace(transport="npu_ipc", host="127.0.0.1", replicas=1, tensor_parallel=1)
     with pytest.raises(InputError, match=f"without {PICKLED}=1"):
-        command._transport(given, "npu")
+        command._transport(given, "npu", same_host=True)
     monkeypatch.setenv(PICKLED, "1")
-    assert command._transport(given, "npu") == "npu_ipc"
+    assert command._transport(given, "npu", same_host=True) == "npu_ipc"
     given.tensor_parallel = 2
     with pytest.raises(InputError, match="there are 1 and 2"):
-        command._transport(given, "npu")
+        command._transport(given, "npu", same_host=True)
 
 
 def test_the_reason_names_those_that_were_passed_over() -> None:
@@ -200,6 +224,7 @@ def test_every_transport_says_by_itself_what_it_is() -> None:
         "npu_ipc": "npu_ipc",
         "ipc": "ipc",
         "shm": "ascent_shm",
+        "http": "ascent_http",
     }.items():
         assert backend(name) == called
     for name in tables.TRANSPORTS:

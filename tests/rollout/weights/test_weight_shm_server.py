@@ -101,8 +101,8 @@ class Broken:
 
 
 def test_weights_arrive_and_are_right(server: Any, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ascent.rollout.in_vllm.owned_segments import Segment
     from ascent.rollout.weights.transports import shm as shm_sender
-    from ascent.rollout.weights.transports.shm_segments import Segment
 
     used: set[str] = set()
 
@@ -185,7 +185,7 @@ def test_a_model_that_lacks_a_weight_is_named(server: Any, trainer: Trainer) -> 
 def test_segments_of_a_trainer_that_was_killed_are_removed(server: Any, trainer: Trainer) -> None:
     code = (
         "import os, signal\n"
-        "from ascent.rollout.weights.transports.shm_segments import Segment\n"
+        "from ascent.rollout.in_vllm.owned_segments import Segment\n"
         "segment = Segment(1 << 16)\n"
         "print(segment.name, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ascent.rollout.engine import WeightSyncError
+from ascent.rollout.in_vllm.owned_segments import Segment
 from ascent.rollout.in_vllm.shared_memory import OpenedSegment, SegmentError, Slot, parse_slots
 from ascent.rollout.weights.control import ServerCallError
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.choice import transport
-from ascent.rollout.weights.transports.shm_segments import Segment
 from ascent.rollout.weights.update_api import update_api
 from ascent.rollout.weights.verify.canary import CanaryTolerance
 
@@ -140,10 +140,10 @@ def test_no_room_is_said_with_what_to_do() -> None:
 
 
 def test_a_living_trainers_segment_is_left_alone() -> None:
-    from ascent.rollout.weights.transports.shm_segments import remove_stale
+    from ascent.rollout.in_vllm.owned_segments import remove_stale
 
     code = (
-        "from ascent.rollout.weights.transports.shm_segments import Segment\n"
+        "from ascent.rollout.in_vllm.owned_segments import Segment\n"
         "import sys\n"
         "segment = Segment(4096)\n"
         "print(segment.name, flush=True)\n"

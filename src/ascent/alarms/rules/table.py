@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ascent.alarms.rules.communication import Communication
 from ascent.alarms.rules.learning import Collapse, NoSignal, Repetition, RewardFalls
 from ascent.alarms.rules.lengths import Length, Room
 from ascent.alarms.rules.rule import Rule
@@ -26,6 +27,7 @@ RULES: tuple[type[Rule], ...] = (
     Drift,
     Ratio,
     Slower,
+    Communication,
     Preempted,
     Unjudged,
     Room,

@@ -141,6 +141,25 @@ _PERFORMANCE = (
         "click a bar for what made that step slow",
         stacked=True,
     ),
+    _Plan(
+        "communication",
+        "Time in communication",
+        (
+            _line("gradients", "communication/gradients"),
+            _line("gradients, not hidden by computing", "communication/gradients_exposed"),
+            _line("gathers", "communication/gathers"),
+            _line("weights to servers", "communication/weights"),
+        ),
+        "s",
+        "of process 0; waiting for a slower process counts",
+    ),
+    _Plan(
+        "communication-share",
+        "Share of the step in communication",
+        (_line("share", "communication/share"),),
+        "%",
+        "what computing does not hide",
+    ),
     _Plan("tokens", "Sampled tokens", (_line("tokens/s", "engine", "tokens_per_second"),), "tokens/s"),
     _Plan(
         "kv",

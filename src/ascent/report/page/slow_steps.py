@@ -28,6 +28,7 @@ _WITNESSES = (
     (("engine", "kv_cache_use"), "KV cache in use"),
     (("times", "reward_total"), "time in the sandbox, s"),
     (("shapes/new",), "shapes not seen before"),
+    (("communication/share",), "share of the step in communication"),
     (("sampling/groups_drawn",), "groups drawn"),
     (("signals/timeouts",), "programs out of time"),
     (("batch/passes",), "forward passes"),

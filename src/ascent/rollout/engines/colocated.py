@@ -12,8 +12,19 @@ import numpy as np
 
 from ascent import devices
 from ascent.errors import InputError
-from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, EngineSettings, WeightSyncError, check_length
+from ascent.rollout.engine import (
+    Canary,
+    EngineError,
+    EngineNeeds,
+    EnginePlace,
+    EngineSettings,
+    WeightSyncError,
+    check_length,
+)
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.engines.scoring import TokenScores, score_in_process
+from ascent.rollout.engines.threads import computing_threads
+from ascent.rollout.engines.token_times import TokenTimes
 from ascent.rollout.in_vllm.compat import seeded_prefill, speculative_temperature
 from ascent.rollout.platform import engine_kind
 from ascent.rollout.prerequisites import check_cpu_engine
@@ -44,8 +55,10 @@ class ColocatedEngine:
 
     place = EnginePlace.TRAINERS_PROCESS
 
-    def __init__(self, settings: EngineSettings, weights: WeightLoader | None = None) -> None:
-        """Load the model; `weights` says how new ones reach it.
+    def __init__(
+        self, settings: EngineSettings, weights: WeightLoader | None = None, token_times: TokenTimes | None = None
+    ) -> None:
+        """Load the model; `weights` says how new ones reach it. `token_times` is filled while the engine samples.
 
         Raises InputError when the machine or the settings don't allow it.
         """
@@ -58,7 +71,7 @@ class ColocatedEngine:
         self._tolerance = CanaryTolerance(settings.dtype)
         self._sequence = 0
         self._asleep = False
-        self._engine = _start(settings, self._counter)
+        self._engine = _start(settings, self._counter, token_times)
 
     @classmethod
     def for_trainer(cls, needs: EngineNeeds) -> ColocatedEngine:
@@ -85,7 +98,7 @@ class ColocatedEngine:
         """See RolloutEngine; one step of vLLM's scheduler."""
         if not self._pending:
             return []
-        with self._counter.busy():
+        with self._counter.busy(), computing_threads(self._settings.threads):
             outputs = self._engine.step()
         finished = [self._complete(output) for output in outputs if output.finished]
         for completion in finished:
@@ -115,6 +128,13 @@ class ColocatedEngine:
         for part in parts:
             self._counter.finished(part)
         return parts
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[TokenScores]:
+        """See ScoringEngine."""
+        if self._pending:
+            raise ValueError(f"{len(self._pending)} completions are still being sampled")
+        self._wake()
+        return score_in_process(self._engine, sequences)
 
     def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""
@@ -151,6 +171,28 @@ class ColocatedEngine:
             devices.empty_cache()  # vLLM takes its memory from the device, not from torch's allocator
             self._engine.wake_up()
             self._asleep = False
+
+    def limit(self, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        """From the next step on compute at most so many sequences and tokens at once.
+
+        vLLM's scheduler reads both anew at each step, and buffers and graphs are made for what the engine was built
+        with. Raises ValueError for more than that.
+        """
+        built = self._engine.vllm_config.scheduler_config
+        for name, value, most in (
+            ("max_num_seqs", max_num_seqs, built.max_num_seqs),
+            ("max_num_batched_tokens", max_num_batched_tokens, built.max_num_batched_tokens),
+        ):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name}={value}: the engine was built for 1 to {most}")
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        scheduler.max_num_running_reqs = scheduler.max_num_active_reqs = max_num_seqs
+        scheduler.max_num_scheduled_tokens = max_num_batched_tokens
+
+    def forget_prompts(self) -> None:
+        """Empty the prefix cache, as new weights do. Raises EngineError when vLLM keeps it."""
+        if self._engine.reset_prefix_cache() is False:
+            raise EngineError("vLLM kept its prefix cache, though nothing is being sampled")
 
     @property
     def model(self) -> Any:
@@ -208,13 +250,13 @@ def _sampling_params(sampling: Sampling, seed: int | None) -> Any:
         raise InputError(f"vLLM refuses the sampling settings: {error}") from error
 
 
-def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
+def _start(settings: EngineSettings, counter: EngineCounter, token_times: TokenTimes | None) -> Any:
     if engine_kind() == "cpu":
         check_cpu_engine()
     check_speculation(settings.speculative)
     if settings.sleeps:
         _check_sleep()
-    with _unchanged_process():
+    with computing_threads(settings.threads), _unchanged_process():
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -223,11 +265,12 @@ def _start(settings: EngineSettings, counter: EngineCounter) -> Any:
         arguments = EngineArgs(
             **engine_arguments(settings),
             distributed_executor_backend="external_launcher" if settings.external_launcher else None,
+            tensor_parallel_size=settings.tensor_parallel,
             disable_log_stats=False,
             use_tqdm_on_load=False,
         )
         try:
-            return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter)])
+            return LLMEngine.from_engine_args(arguments, stat_loggers=[_gauges(counter, token_times)])
         except (ValueError, NotImplementedError) as error:
             mend = "memory.kv_cache_mb or memory.engine_share say what it may take." if "memory" in str(error) else ""
             raise InputError(f"vLLM can't serve {settings.model} with these settings: {error}", mend) from error
@@ -243,8 +286,8 @@ def _check_sleep() -> None:
         )
 
 
-def _gauges(counter: EngineCounter) -> Any:
-    """A vLLM stat logger that writes into `counter`."""
+def _gauges(counter: EngineCounter, token_times: TokenTimes | None) -> Any:
+    """A vLLM stat logger that writes into `counter`, and into `token_times` where they are asked for."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Gauges(StatLoggerBase):
@@ -259,6 +302,10 @@ def _gauges(counter: EngineCounter) -> Any:
                 counter.prefix_hits += scheduler_stats.prefix_cache_stats.hits
             if iteration_stats is not None:
                 counter.preemptions += iteration_stats.num_preempted_reqs
+                if token_times is not None:
+                    token_times.add(
+                        iteration_stats.time_to_first_tokens_iter, iteration_stats.inter_token_latencies_iter
+                    )
 
         def log_engine_initialized(self) -> None: ...
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ascent.rollout.engine import Canary, EngineNeeds, EnginePlace, check_length
 from ascent.rollout.engines.counter import EngineCounter
+from ascent.rollout.engines.scoring import TokenScores, score_with_model
 from ascent.rollout.token_arrays import as_logps, as_token_ids
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -89,6 +90,11 @@ class TransformersEngine:
             self._counter.finished(completion)
         self._counter.running = max(self._counter.running, len(completions))
         return completions
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[TokenScores]:
+        """See ScoringEngine; all in one forward pass."""
+        with self._model() as model:
+            return score_with_model(model, sequences, self._pad_token_id)
 
     def needs_weights(self, *, others_do: bool = False) -> bool:
         """See RolloutEngine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SHM_BACKEND = "ascent_shm"
+SHM_BACKEND, HTTP_BACKEND = "ascent_shm", "ascent_http"
 WORKER_EXTENSION = "ascent.rollout.in_vllm.worker_extension.AscentWorkerExtension"  # for --worker-extension-cls
 
 
@@ -14,7 +14,9 @@ def register() -> None:
 
     seeded_prefill.mend()
     speculative_temperature.mend()
-    if SHM_BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(
-            SHM_BACKEND, "ascent.rollout.in_vllm.shm_receiver", "ShmWeightTransferEngine"
-        )
+    for backend, module, engine in (
+        (SHM_BACKEND, "shm_receiver", "ShmWeightTransferEngine"),
+        (HTTP_BACKEND, "http_receiver", "HttpWeightTransferEngine"),
+    ):
+        if backend not in WeightTransferEngineFactory._registry:
+            WeightTransferEngineFactory.register_engine(backend, f"ascent.rollout.in_vllm.{module}", engine)

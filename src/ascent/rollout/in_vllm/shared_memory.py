@@ -1,7 +1,7 @@
 """Shared memory between a trainer and the servers on its machine: what lies where in it, and how a server reads it.
 
 A segment is a file in /dev/shm that only its user can open. The trainer makes, fills and removes it
-(`rollout/weights/transports/shm_segments.py`); a server maps it for reading. Nothing in a segment is executed or
+(`rollout/in_vllm/owned_segments.py`); a server maps it for reading. Nothing in a segment is executed or
 unpickled; what lies where is told beside it, in JSON, and is checked against the segment's size before it is read.
 
 Loaded inside vLLM's processes: the standard library and torch only.

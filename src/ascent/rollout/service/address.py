@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ascent.errors import InputError
-from ascent.rollout.service import record
+from ascent.rollout.service import record, servers_file
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """`folder` is the service's own on this machine; None for one on another machine, of which only its servers are
-    known. `transport` (a name of `ascent.tables.TRANSPORTS`) and `dtype` are None where they are unknown."""
+    known. `transport` (a name of `ascent.tables.TRANSPORTS`) and `dtype` are None where they are unknown. `servers`: a
+    file that tells where the servers are now, where they may move (see `placed`)."""
 
     name: str
     urls: tuple[str, ...]
@@ -25,6 +26,7 @@ class ServiceAddress:
     dtype: str | None = None
     gateway: str | None = None  # the address in front of all servers
     adapters: int = 0  # LoRA adapters that it serves at once; 0 also where that is unknown
+    servers: Path | None = None
 
 
 def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
@@ -37,14 +39,25 @@ def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
 
 
 def standing_service(service: str) -> ServiceAddress:
-    """The service that stands, by its name on this machine or by the URLs of its servers, with commas.
+    """The service that stands, by its name on this machine, by the URLs of its servers, with commas, or by the file
+    `servers.json` of one over a cluster.
 
     The API key of one on another machine is taken from ASCENT_API_KEY. Raises InputError when there is none.
     """
+    if Path(service).name == servers_file.SERVERS:
+        return _by_file(Path(service))
     if "://" not in service:
         return find_service(service)
     urls = [url.strip() for url in service.split(",")]
     return find_by_urls(urls) or remote_service(urls, os.environ.get("ASCENT_API_KEY", ""))
+
+
+def _by_file(file: Path) -> ServiceAddress:
+    told = servers_file.read(file)
+    if told["state"] != "ready":
+        why = f": {told['why']}" if told["why"] else ""
+        raise InputError(f"{file}: no service stands there{why}", "Start one: ascent serve MODEL --cluster ADDRESS")
+    return replace(remote_service(told["urls"], os.environ.get("ASCENT_API_KEY", "")), servers=file.absolute())
 
 
 def find_service(name: str) -> ServiceAddress:
@@ -91,7 +104,10 @@ def remote_service(urls: Sequence[str], token: str) -> ServiceAddress:
 
 
 def lost(address: ServiceAddress) -> str | None:
-    """Why a service on this machine won't come back by itself; None while it may."""
+    """Why a service of this machine, or one that the launcher places, won't come back by itself; None while it may."""
+    if address.servers is not None:
+        told = servers_file.read(address.servers)
+        return told["why"] if told["state"] == "failed" else None
     if address.folder is None:
         return None
     found = record.read_any(address.folder)
@@ -106,13 +122,13 @@ def lost(address: ServiceAddress) -> str | None:
     return None
 
 
-def serving_urls(address: ServiceAddress) -> tuple[str, ...] | None:
-    """The servers that a service on this machine has now, without those that are drained; None where that is unknown:
-    the service is elsewhere, or gone. Raises OSError when its record can't be read."""
+def servers_now(address: ServiceAddress) -> dict[str, bool] | None:
+    """The URLs of the servers that a service has now, False for those that are drained; None where that is unknown: it
+    is on another machine, or gone. Raises OSError when its record can't be read."""
+    if address.servers is not None:
+        return dict.fromkeys(servers_file.read(address.servers)["urls"], True)
     found = None if address.folder is None else record.read(address.folder)
-    if found is None:
-        return None
-    return tuple(replica.url for replica in found.replicas if replica.state != "draining")
+    return None if found is None else {each.url: each.state != "draining" for each in found.replicas}
 
 
 def _logs(found: record.ServiceRecord) -> str:

@@ -32,9 +32,10 @@ from ascent.rollout.weights.transports.choice import check_fits, choose
 _CPU_KV_CACHE_MB = 512
 
 
-def settings(args: argparse.Namespace) -> ServiceSettings:
-    """What the arguments ask for: eager on CPU and NPU, float32 on CPU, the model's own context. Raises InputError for
-    what isn't a usable model and for arguments that don't fit together."""
+def settings(args: argparse.Namespace, *, elsewhere: bool = False) -> ServiceSettings:
+    """What the arguments ask for: eager on CPU and NPU, float32 on CPU, the model's own context. `elsewhere`: servers
+    on other machines, whose devices this one can't see. Raises InputError for what isn't a usable model and for
+    arguments that don't fit together."""
     folder, kind = model_folder(args.model), engine_kind()
     kv_cache_mb = args.kv_cache_mb or (_CPU_KV_CACHE_MB if kind == "cpu" else None)
     engine = EngineSettings(
@@ -54,9 +55,9 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         kind,
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
-        devices=() if kind == "cpu" else _devices(args),
-        visible_devices=0 if kind == "cpu" else devices.count(),
-        transport=_transport(args, kind),
+        devices=() if kind == "cpu" or elsewhere else _devices(args),
+        visible_devices=0 if kind == "cpu" or elsewhere else devices.count(),
+        transport=_transport(args, kind, same_host=is_loopback(args.host) and not elsewhere),
         worker_extension=WORKER_EXTENSION,
         adapters=args.adapters,
         adapter_rank=args.adapter_rank,
@@ -66,17 +67,17 @@ def settings(args: argparse.Namespace) -> ServiceSettings:
         max_restarts=args.max_restarts,
         extra_arguments=tuple(args.vllm),
     )
-    check(wanted, _api_key(args))
+    check(wanted, api_key(args))
     return wanted
 
 
-def _transport(args: argparse.Namespace, kind: Kind) -> str:
+def _transport(args: argparse.Namespace, kind: Kind, *, same_host: bool) -> str:
     """How weights come, by its name. Nothing is known yet of the trainings that will use the service; one that is asked
     for by name is refused only where no training could use it."""
     place = Place(
         kind,
         vllm_version=installed_vllm(),
-        same_host=is_loopback(args.host),
+        same_host=same_host,
         shares_device=None,
         workers=args.replicas * args.tensor_parallel,
         allows_pickled_handles=allows_pickled_handles(os.environ),
@@ -99,7 +100,7 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
     name = args.name or name_for(Path(args.model).name)
     try:
         with running_service(
-            settings, name=name, log_folder=args.logs, api_key=_api_key(args), share_devices=args.force
+            settings, name=name, log_folder=args.logs, api_key=api_key(args), share_devices=args.force
         ) as address:
             _say(_welcome(address, settings))
             why, log = wait_until_it_ends(address)
@@ -118,7 +119,8 @@ def serve(settings: ServiceSettings, args: argparse.Namespace, explain: Callable
     return 2
 
 
-def _api_key(args: argparse.Namespace) -> str | None:
+def api_key(args: argparse.Namespace) -> str | None:
+    """The servers' token, as far as the user gives one."""
     return args.api_key or os.environ.get("ASCENT_API_KEY") or None
 
 

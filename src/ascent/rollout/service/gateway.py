@@ -33,7 +33,7 @@ _ROUTES = {
 }
 _SENT = ("content-type", "accept")  # headers of a request that go on; of an answer those of `_GIVEN`
 _GIVEN = ("content-type", "cache-control", "retry-after")
-_LOOK_SECONDS, _HURRY_SECONDS, _STATUS_SECONDS, _CONNECT_SECONDS = 1.0, 0.1, 4.0, 5.0
+_LOOK_SECONDS, _STATUS_SECONDS, _CONNECT_SECONDS = 1.0, 4.0, 5.0
 _QUEUED = 2  # times what a replica samples at once is what it is asked for
 _LARGEST_BODY, _ALL_BODIES = 8 * 2**20, 256 * 2**20  # bytes of a request, and of all that are under way
 _BUSIER, _BUSIER_BY = 1.5, 4  # a replica that has so many times the requests of another, and so many more, is spared
@@ -60,7 +60,7 @@ class Gateway:
         self._most = 1  # requests to each at once
         self._prefixes = PrefixMemory()
         self._body_bytes = 0
-        self._hurrying, self._looked_at = asyncio.Lock(), 0.0
+        self._looking, self._looked_at = asyncio.Lock(), 0.0
 
     def app(self) -> web.Application:
         """The application to serve."""
@@ -83,7 +83,8 @@ class Gateway:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                await self._look()
+                async with self._looking:
+                    await self._look()
             except OSError as error:  # such as too many open files, which says nothing about the replicas
                 _log.warning("can't see how the service is: %s", error)
 
@@ -123,8 +124,9 @@ class Gateway:
 
     async def _found(self, besides: Backend | None) -> list[Backend]:
         """The replicas that may be asked, after a look at once: one may have come up since the last."""
-        async with self._hurrying:
-            if time.monotonic() - self._looked_at > _HURRY_SECONDS:
+        since = time.monotonic()
+        async with self._looking:
+            if self._looked_at < since:  # others that waited may have looked meanwhile
                 await self._look()
         return self._usable(besides)
 

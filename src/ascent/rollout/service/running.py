@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ascent.errors import InputError
-from ascent.rollout.in_vllm.plugin import SHM_BACKEND
+from ascent.rollout.in_vllm.plugin import HTTP_BACKEND, SHM_BACKEND
 from ascent.rollout.prerequisites import check_cpu_engine
 from ascent.rollout.service import record
 from ascent.rollout.service.address import ServiceAddress, from_record
@@ -59,7 +59,7 @@ def running_service(
     check(settings, api_key)
     if settings.device_kind == "cpu":
         check_cpu_engine()
-    if settings.transport is not None and backend(settings.transport) == SHM_BACKEND:
+    if settings.transport is not None and backend(settings.transport) in (SHM_BACKEND, HTTP_BACKEND):
         _check_plugin()
     if not share_devices:
         refuse_taken_devices(settings)
@@ -92,7 +92,7 @@ def logs_folder() -> Path:
 
 
 def _check_plugin() -> None:
-    """Raise InputError when vLLM wouldn't find what receives weights from shared memory."""
+    """Raise InputError when vLLM wouldn't find what receives weights from shared memory or over HTTP."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and "ascent" not in allowed.split(","):
         raise InputError(

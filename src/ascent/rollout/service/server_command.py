@@ -78,6 +78,8 @@ def server_environment(
     if _in_one_process(settings):
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # otherwise vLLM's CPU platform insists on a worker process
     if settings.device_kind == "cpu":
+        if settings.engine.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(settings.engine.threads)
         if (engines := settings.replicas * settings.tensor_parallel) > 1:
             # vLLM binds its threads to cores, and would bind those of all replicas to the same ones
             environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

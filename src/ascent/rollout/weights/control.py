@@ -45,6 +45,11 @@ class Delivered(Protocol):
         """The servers that did not get the weights, by their url, and why. All others have them, verified."""
         ...
 
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """How long its parts took: "send" is bringing the weights to the servers and their loading."""
+        ...
+
 
 class WeightDelivery(Protocol):
     """Moves weights into servers and makes sure that they arrived. Made by `rollout.weights`."""

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ascent.tracking import attempts
 from ascent.tracking.run_directory import STATE_FILE, RunState, checkpoints_in, is_complete, step_of, write_json
 
 
@@ -27,8 +28,10 @@ def saving(folder: Path, state: RunState, args: Any, trainer_state: Any, wait: C
     """Inside, all ranks write into `folder`, TRL among them; afterwards the checkpoint is complete, and those beyond
     `args.save_total_limit` are gone. Collective: `wait` is a barrier; rank 0 makes, marks and deletes folders.
 
-    `trainer_state` is transformers' TrainerState, whose best checkpoint always stays.
+    `trainer_state` is transformers' TrainerState, whose best checkpoint always stays. Raises StaleAttemptError, before
+    anything is written or deleted, in a process that must not write any more.
     """
+    attempts.fence()
     main, limit = args.process_index == 0, args.save_total_limit
     if main:
         _make_room(folder)
@@ -39,6 +42,7 @@ def saving(folder: Path, state: RunState, args: Any, trainer_state: Any, wait: C
     finally:
         args.save_total_limit = limit
     wait()
+    attempts.fence()
     if main:
         _mark(folder, state)
         best = {folder.with_name(f"checkpoint-{trainer_state.best_global_step}")}

@@ -17,7 +17,7 @@ from ascent.rollout.engine import EngineLostError, EngineSettings, RolloutEngine
 from ascent.rollout.engines.served.engine import ServedEngine
 from ascent.rollout.in_vllm.plugin import WORKER_EXTENSION
 from ascent.rollout.platform import engine_kind, installed_vllm
-from ascent.rollout.service import record
+from ascent.rollout.service import placed, record
 from ascent.rollout.service.address import ServiceAddress, standing_service
 from ascent.rollout.service.running import ServiceStartError, running_service
 from ascent.rollout.service.server_command import allows_pickled_handles
@@ -27,6 +27,7 @@ from ascent.rollout.weights.adapter_delivery import AdapterDelivery, adapter_nam
 from ascent.rollout.weights.delivery import WeightDelivery
 from ascent.rollout.weights.transports.base import Place
 from ascent.rollout.weights.transports.choice import check_fits, choose, transport
+from ascent.rollout.weights.transports.own_address import of_interface
 from ascent.tracking.run_directory import RunDirectory
 from ascent.training.step.agreement import Agreement
 from ascent.training.step.ranks import Ranks
@@ -47,8 +48,15 @@ def serving(
     with contextlib.ExitStack() as stack:
         with _all_or_none(agreement):
             address = stack.enter_context(_service(config, engine, run, processes)) if rank == 0 else None
-        lora = config.model.lora is not None
-        served = _join(address, config.rollout, engine.dtype, run.path.name, agreement, lora=lora)
+        served = _join(
+            address,
+            config.rollout,
+            engine.dtype,
+            run.path.name,
+            agreement,
+            lora=config.model.lora is not None,
+            interface=config.cluster.interface,
+        )
         stack.callback(served.close)
         if served.max_model_len < engine.max_model_len:
             raise InputError(
@@ -94,8 +102,10 @@ def _join(
     agreement: Agreement,
     *,
     lora: bool,
+    interface: str | None = None,
 ) -> ServedEngine:
-    """Rank 0, which knows the address, holds the service; the others join it."""
+    """Rank 0, which knows the address, holds the service; the others join it. `interface`: of this machine, at which
+    servers reach it; None: found out."""
     served: ServedEngine | None = None
     shared: tuple[ServiceAddress, str, str | None] | None = None
     with _all_or_none(agreement):
@@ -104,7 +114,7 @@ def _join(
             adapter = adapter_name(name, hold) if _goes_by_itself(rollout, address, lora=lora) else None
             delivery: WeightDelivery | AdapterDelivery
             if adapter is None:
-                delivery = _delivery(rollout, address, dtype, agreement.ranks.count)
+                delivery = _delivery(rollout, address, dtype, agreement.ranks.count, interface)
             else:
                 delivery = AdapterDelivery(adapter, address.dtype or dtype, verify=rollout.verify)
             served = ServedEngine(address, delivery, holder_name=name, dtype=dtype, hold=hold, adapter=adapter)
@@ -148,7 +158,9 @@ def _all_or_none(agreement: Agreement) -> Iterator[None]:
     agreement.raise_on_all_ranks(failure)
 
 
-def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int) -> WeightDelivery:
+def _delivery(
+    rollout: RolloutSection, address: ServiceAddress, dtype: str, processes: int, interface: str | None = None
+) -> WeightDelivery:
     name = address.transport or remote_transport(rollout, processes)
     if rollout.transport not in ("auto", name):
         raise InputError(
@@ -156,7 +168,8 @@ def _delivery(rollout: RolloutSection, address: ServiceAddress, dtype: str, proc
             f"Leave rollout.transport out, or start the service with --transport {rollout.transport}.",
         )
     dtype = address.dtype or dtype
-    return WeightDelivery(transport(name, dtype, str(devices.current())), dtype, verify=rollout.verify)
+    here = None if interface is None else of_interface(interface)
+    return WeightDelivery(transport(name, dtype, str(devices.current()), address=here), dtype, verify=rollout.verify)
 
 
 def own_transport(config: RunConfig, processes: int) -> str:
@@ -216,30 +229,11 @@ def _service(config: RunConfig, engine: EngineSettings, run: RunDirectory, proce
 def _own_service(
     config: RunConfig, engine: EngineSettings, run: RunDirectory, processes: int
 ) -> Iterator[ServiceAddress]:
-    rollout, kind = config.rollout, engine_kind()
-    places = () if kind == "cpu" else config.server_devices(processes)
-    if places and kind == devices.kind() and max(places) >= devices.count():
-        raise InputError(
-            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
-            f"{devices.count() - 1}), of which the training takes the first {processes}",
-            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
-        )
-    settings = ServiceSettings(
-        replace(
-            engine,
-            external_launcher=False,
-            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
-            engine_share=engine.engine_share if _shares_device(config, processes) else _OWN_DEVICE_SHARE,
-        ),
-        kind,
-        replicas=rollout.replicas,
-        tensor_parallel=rollout.tensor_parallel_size,
-        devices=places,
-        transport=own_transport(config, processes),
-        worker_extension=WORKER_EXTENSION,
-        max_restarts=rollout.max_restarts,
-        restart_window=60.0 * rollout.restart_window_minutes,
-    )
+    where = placed.folder()
+    settings = _own_settings(config, engine, processes, elsewhere=where is not None)
+    if where is not None:
+        yield placed.ask(where, settings, run.path.name)
+        return
     name = record.name_for(f"{run.path.name}-{os.getpid()}")
     try:
         with running_service(settings, name=name, log_folder=run.path / "servers") as address:
@@ -247,3 +241,32 @@ def _own_service(
     except ServiceStartError as error:
         print(error.log_text, file=sys.stderr)
         raise InputError(f"rollout.mode=server: {error}", "The end of its log is shown above.") from error
+
+
+def _own_settings(config: RunConfig, engine: EngineSettings, processes: int, *, elsewhere: bool) -> ServiceSettings:
+    """The run's own servers, on this machine or where the launcher places them."""
+    rollout, kind = config.rollout, engine_kind()
+    places = () if kind == "cpu" or elsewhere else config.server_devices(processes)
+    if places and kind == devices.kind() and max(places) >= devices.count():
+        raise InputError(
+            f"servers on devices {', '.join(map(str, places))}, but {devices.count()} are visible (0 to "
+            f"{devices.count() - 1}), of which the training takes the first {processes}",
+            "Give rollout.server_devices, lower rollout.replicas or --devices, or make more devices visible.",
+        )
+    shares = not elsewhere and _shares_device(config, processes)
+    return ServiceSettings(
+        replace(
+            engine,
+            external_launcher=False,
+            max_num_seqs=rollout.max_num_seqs or engine.max_num_seqs * processes,
+            engine_share=engine.engine_share if shares else _OWN_DEVICE_SHARE,
+        ),
+        kind,
+        replicas=rollout.replicas,
+        tensor_parallel=rollout.tensor_parallel_size,
+        devices=places,
+        transport=remote_transport(rollout, processes) if elsewhere else own_transport(config, processes),
+        worker_extension=WORKER_EXTENSION,
+        max_restarts=rollout.max_restarts,
+        restart_window=60.0 * rollout.restart_window_minutes,
+    )

@@ -79,4 +79,7 @@ def from_config(
         speculative=rollout.speculative,
         speculative_tokens=rollout.speculative_tokens,
         sleeps=memory.engine_sleep,
+        block_size=rollout.block_size,
+        chunked_prefill=rollout.chunked_prefill,
+        threads=rollout.threads,
     )

@@ -75,7 +75,7 @@ def opened_policy(
     target: Target, tokenizer: Any, plan: Plan, *, longest_prompt: int, context: int, progress: Callable[[], None]
 ) -> Iterator[EnginePolicy]:
     """Load the model. `longest_prompt` and `context` are in tokens. Raises InputError where the machine can't."""
-    eos = _eos_token_ids(target.folder, tokenizer)
+    eos = eos_token_ids(target.folder, tokenizer)
     open_engine = _vllm if plan.engine == "vllm" else _transformers
     engine = open_engine(target.folder, tokenizer, plan, eos, min(context, longest_prompt + plan.max_tokens))
     try:
@@ -118,7 +118,7 @@ def _transformers(folder: Path, tokenizer: Any, plan: Plan, eos: tuple[int, ...]
     )
 
 
-def _eos_token_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
+def eos_token_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
     """Every token that ends a completion in the trainer's view: those that the model declares, and the tokenizer's."""
     from transformers import GenerationConfig
 

@@ -24,7 +24,7 @@ from ascent.training.evaluate.policy import EnginePolicy, opened_policy
 from ascent.training.evaluate.results import PolicyResult, TaskCounts, counted, is_greedy
 from ascent.training.evaluate.target import Target
 from ascent.training.evaluation import Evaluation, TaskResult, asked_text, save_evaluations
-from ascent.training.judging import judgeable, open_sandbox, sample_and_judge
+from ascent.training.judging import judgeable, open_local, sample_and_judge
 from ascent.training.records.evaluations import OpenEvaluation
 from ascent.training.records.program_notes import ProgramNotes
 from ascent.training.records.recorder import EvaluationRecord
@@ -50,7 +50,7 @@ def fill(folder: EvaluationFolder, target: Target, plan: Plan, asked: Asking, no
     """Sample and judge what is not yet there, then finish the folder. `note` is told what was left out. Raises
     InputError."""
     run_directory.write_text(folder.run.config, _config(target, plan).to_yaml())
-    with open_sandbox(plan.sandbox) as sandbox:
+    with open_local(plan.sandbox) as sandbox:
         tasks, refused = judgeable(asked.tasks, sandbox)
         if refused:
             note(f"{len(refused)} tasks left out, because their tests can't be run (first: {refused[0]})")

@@ -10,16 +10,18 @@ import signal
 import sys
 from types import FrameType
 
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
 from ascent.host.keeper import end_with_standard_input
+from ascent.training.launch import restarts
 from ascent.training.launch.stop_file import stop_file
 
 
 def main(argv: list[str]) -> int:
-    """Launch and wait; 0, or the exit code of the process that failed first."""
+    """Launch and wait; 0, or one of the exit codes of `restarts`."""
     end_with_standard_input()
     arguments = parse_args(argv)
     _stop_at_hangup(arguments)
@@ -29,10 +31,16 @@ def main(argv: list[str]) -> int:
         rank, failure = error.get_first_failure()
         if failure.exitcode != 2:
             print(f"error: process {rank} ended with exit code {failure.exitcode}", file=sys.stderr, flush=True)
-        return 2
+            return restarts.FAILED
+        return restarts.REFUSED
     except SignalException as error:
         print(f"error: stopped by {error.sigval.name}", file=sys.stderr, flush=True)
-        return 2
+        return restarts.SIGNALLED
+    except DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        print(f"error: port {arguments.master_port} of this machine is taken", file=sys.stderr, flush=True)
+        return restarts.PORT_TAKEN
     return 0
 
 

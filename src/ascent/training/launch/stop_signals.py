@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-_ASKED = b"\nstopping after this step, with a checkpoint (again: stop now, without one)\n"
+_ASKED = b"\nstopping after this step (again: stop now, without a checkpoint)\n"
 _HUNG_UP = b"\nthe terminal is gone: stopping after this step, with a checkpoint\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascent.alarms.alarm import Alarm
 from ascent.alarms.evidence import evidence
-from ascent.alarms.facts import RunFacts, accelerator_of, facts_of, model_config_of
+from ascent.alarms.facts import RunFacts, accelerator_of, expected_communication, facts_of, model_config_of
 from ascent.alarms.fold import Fold, fold
 from ascent.alarms.showing import alarm_text
 from ascent.config import RunConfig
@@ -80,7 +80,8 @@ def watch(recorder: RunRecorder, config: RunConfig, model: Path, tell: Callable[
     `model` is the folder of the run's model."""
     if recorder.rank:
         return None
-    facts = facts_of(config, model_config_of(model), accelerator_of(recorder.run.path))
+    run = recorder.run.path
+    facts = facts_of(config, model_config_of(model), accelerator_of(run), expected_communication(run))
     alarms = LiveAlarms(recorder.run, facts, tell)
     recorder.watchers.append(alarms.step)
     recorder.evaluation_watchers.append(alarms.evaluation)

@@ -11,7 +11,7 @@ from typing import Any
 from ascent.training.records.recorder import StepRecord
 
 # what a step's line has beside TRL's own metrics, which TRL logs itself
-_OURS = ("signals/", "shapes/")
+_OURS = ("signals/", "shapes/", "communication/")
 
 
 def add(metrics: dict[str, list[float]], record: StepRecord, found: Mapping[str, float], *, trackers: bool) -> None:
@@ -24,7 +24,8 @@ def add(metrics: dict[str, list[float]], record: StepRecord, found: Mapping[str,
 
 
 def flat(record: StepRecord) -> dict[str, float]:
-    """What else metrics.jsonl has of the step: `engine/`, `device/`, `signals/` and `shapes/`. Figures inside others
+    """What else metrics.jsonl has of the step: `engine/`, `device/`, `signals/`, `shapes/` and
+    `communication/`. Figures inside others
     get the names of both, such as `device/phases/update/allocated`; what isn't a number is left out."""
     found: dict[str, Any] = {name: value for name, value in record.metrics.items() if name.startswith(_OURS)}
     parts: dict[str, Mapping[str, Any]] = {"device": record.device}

@@ -13,7 +13,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ascent import devices
@@ -45,14 +45,15 @@ class Dispatcher:
     sampling.
 
     With a `holder` the servers are taken and kept in its name, otherwise they are held by another process of the same
-    training. `lost` says why the service won't come back, None while it may.
+    training. `lost` says why the service won't come back, None while it may; `urls` which servers it has now and which
+    of them it drains (False), None where that is unknown; `make` a server's ControlPlane.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
         make: Callable[[str], Replica],
-        urls: Callable[[], Collection[str] | None],
+        urls: Callable[[], Mapping[str, bool] | None],
         holder: Mapping[str, Any] | None,
         lost: Callable[[], str | None],
         patience: float,
@@ -347,6 +348,9 @@ class Dispatcher:
         if not urls:
             return
         before, self.members = self.members, followed(self.members, urls, self._make)
+        for member in before:
+            if member not in self.members:
+                self._not_reachable(member)
         for member in self.members:
             if member not in before:
                 _log.info("%s is new; it samples with the next weights", member.replica.url)

@@ -29,7 +29,7 @@ from ascent.rollout.engines.served.jobs import jobs_of
 from ascent.rollout.engines.served.replica import Replica, take_all, this_process
 from ascent.rollout.engines.served.statistics import ServerStatistics
 from ascent.rollout.engines.served.weight_failures import why_none_got_them
-from ascent.rollout.service.address import ServiceAddress, lost, serving_urls
+from ascent.rollout.service.address import ServiceAddress, lost, servers_now
 from ascent.rollout.weights.control import NoServerReachedError, ServerCallError, WeightDelivery
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -90,6 +90,7 @@ class ServedEngine:
 
         replicas = [replica(url) for url in address.urls]
         self._unfinished = 0
+        self.weights_seconds = 0.0  # that bringing weights to the servers took, in all
         holder = this_process(holder_name) if sends_weights else None
         try:
             self._connect(replicas, holder, connect_seconds)
@@ -98,7 +99,7 @@ class ServedEngine:
             raise
         self._sends_weights = sends_weights
         self._dispatcher = Dispatcher(
-            replicas, replica, lambda: serving_urls(address), holder, lambda: lost(address), patience
+            replicas, replica, lambda: servers_now(address), holder, lambda: lost(address), patience
         )
         self._statistics = ServerStatistics(self._http, lambda: self._replicas)
         self._http.run(self._start())
@@ -270,7 +271,9 @@ class ServedEngine:
         replicas = self._begin(version)
         incarnations = {replica.url: replica.status.incarnation for replica in replicas if replica.status}
         try:
-            failed = dict(self._delivery.deliver(replicas, named_tensors, version, canary).failed)
+            delivered = self._delivery.deliver(replicas, named_tensors, version, canary)
+            failed = dict(delivered.failed)
+            self.weights_seconds += delivered.seconds.get("send", 0.0)
         except NoServerReachedError as error:
             failed = error.failed
         for replica in replicas:

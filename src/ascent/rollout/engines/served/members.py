@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ascent.rollout.engines.served.jobs import Job
@@ -42,14 +42,15 @@ class Member:
         return sum(job.tokens for job in self.flights.values())
 
 
-def followed(members: Sequence[Member], urls: Collection[str], make: Callable[[str], Replica]) -> list[Member]:
-    """The members of a service whose servers are now at `urls`.
+def followed(members: Sequence[Member], urls: Mapping[str, bool], make: Callable[[str], Replica]) -> list[Member]:
+    """The members of a service whose servers are now at `urls`, of which those that are drained are False.
 
-    A server that is not among them is given nothing new, and is left out once it has finished what it samples. A new
-    one comes without weights: it samples nothing before the holder's next update has reached it.
+    A server that is drained is given nothing new, and is left out once it has finished what it samples; one that is no
+    longer there, or elsewhere, is left out at once. A new one comes without weights: it samples nothing before the
+    holder's next update has reached it.
     """
     for member in members:
-        member.leaving = member.replica.url not in urls
+        member.leaving = not urls.get(member.replica.url, False)
     known = {member.replica.url for member in members}
-    stay = [member for member in members if not member.leaving or member.flights]
-    return [*stay, *(Member(make(url)) for url in urls if url not in known)]
+    stay = [member for member in members if member.replica.url in urls and (not member.leaving or member.flights)]
+    return [*stay, *(Member(make(url)) for url, serves in urls.items() if serves and url not in known)]

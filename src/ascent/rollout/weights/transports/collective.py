@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 from ascent.rollout.engine import WeightSyncError, WeightTransferError
 from ascent.rollout.in_vllm.guard import GIVE_UP
@@ -21,6 +20,7 @@ from ascent.rollout.weights.transports.base import Named, api_of, update_body
 from ascent.rollout.weights.transports.chunks import Chunk, device_chunks
 from ascent.rollout.weights.transports.collective_api import CollectiveApi
 from ascent.rollout.weights.transports.collective_group import CollectiveGroup, in_daemon_thread
+from ascent.rollout.weights.transports.own_address import on_the_way_to
 from ascent.rollout.weights.update_api import UpdateApi
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class CollectiveTransport:
             int(replica.get("/get_world_size?include_dp=true", timeout=self._timeout)["world_size"])
             for replica in replicas
         ]
-        address = self._address or _own_address(replicas[0].url)
+        address = self._address or on_the_way_to(replicas[0].url)
         port, world_size = _free_port(), 1 + sum(sizes)
         api = self._api_for(api_of(replicas[0]), self._chunk_bytes)
         group = self._group = CollectiveGroup(api, self._device, self.library)
@@ -158,14 +158,6 @@ def _tell_given_up(replicas: Sequence[ControlPlane]) -> None:
 
     with ThreadPoolExecutor(max(1, len(replicas)), thread_name_prefix="ascent-weights") as pool:
         list(pool.map(tell, replicas))
-
-
-def _own_address(url: str) -> str:
-    """This machine's address on the way to a server; nothing is sent."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((parts.hostname or "127.0.0.1", parts.port or 80))
-        return str(way.getsockname()[0])
 
 
 def _free_port() -> int:

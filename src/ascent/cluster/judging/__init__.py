@@ -1,0 +1,1 @@
+"""Programs judged by several nodes: one judge on each, which holds one sandbox."""
