@@ -539,4 +539,4 @@ def test_serve_without_a_model_is_bad_input(capsys: pytest.CaptureFixture[str]) 
     from ascent.cli import main
 
     assert main(["serve"]) == 2
-    assert "takes a model, --status or --stop NAME" in capsys.readouterr().err
+    assert "takes a model, --status, --scale NAME N or --stop NAME" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.scale:
         return _scale(args)
     if args.model is None:
-        raise InputError("ascent serve takes a model, --status, --stop NAME or --scale NAME N")
+        raise InputError("ascent serve takes a model, --status, --scale NAME N or --stop NAME")
     from ascent.environment import explain_failure, preflight
     from ascent.host.process import set_up_process
     from ascent.rollout.service import command
