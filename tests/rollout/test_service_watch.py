@@ -65,7 +65,6 @@ class Watched:
         self.guard.write_text("{}")
         port = free_port()
         self.log = folder / "logs" / "replica-0.log"
-        self.stop = threading.Event()
         self.said: list[str] = []
         self.groups: list[int] = []
         self.states: list[str] = []
@@ -77,7 +76,6 @@ class Watched:
             Endpoint("127.0.0.1", port, "token"),
             ReplicaRecord(f"http://127.0.0.1:{port}", str(self.log)),
             name="replica 0",
-            stop=self.stop,
             changed=self._changed,
             tell=self.said.append,
             group=lambda sign, group: self.groups.append(group) if sign == "+" else None,
@@ -94,7 +92,7 @@ class Watched:
         return self.watch.record.pid or 0
 
     def close(self) -> None:
-        self.stop.set()
+        self.watch.end()
         self.watch.join(120)
         assert not self.watch.is_alive()
         for group in self.groups:
@@ -407,7 +405,7 @@ def old_service(home: Path) -> Iterator[OldService]:
 
 
 OLD = r"(?s)service old was started by another version of Ascent \(its record is ascent\.service/1, this version needs "
-OLD += r"ascent\.service/2\).*ascent serve --stop old; ascent serve /models/tiny --name old"
+OLD += r"ascent\.service/3\).*ascent serve --stop old; ascent serve /models/tiny --name old"
 
 
 def test_a_service_of_another_version_is_refused_by_name_and_by_url(old_service: OldService) -> None:
@@ -541,4 +539,4 @@ def test_serve_without_a_model_is_bad_input(capsys: pytest.CaptureFixture[str]) 
     from ascent.cli import main
 
     assert main(["serve"]) == 2
-    assert "takes a model, --status or --stop NAME" in capsys.readouterr().err
+    assert "takes a model, --status, --scale NAME N or --stop NAME" in capsys.readouterr().err

@@ -24,6 +24,7 @@ class ServiceAddress:
     model: str | None = None
     transport: str | None = None
     dtype: str | None = None
+    gateway: str | None = None  # the address in front of all servers
     adapters: int = 0  # LoRA adapters that it serves at once; 0 also where that is unknown
     servers: Path | None = None
 
@@ -33,7 +34,8 @@ def from_record(folder: Path, found: record.ServiceRecord) -> ServiceAddress:
     urls = tuple(replica.url for replica in found.replicas)
     dtype = found.settings["engine"]["dtype"]
     adapters = found.settings.get("adapters", 0)
-    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype, adapters)
+    gateway = found.gateway.url if found.gateway else None
+    return ServiceAddress(found.name, urls, found.token, folder, found.model, found.transport, dtype, gateway, adapters)
 
 
 def standing_service(service: str) -> ServiceAddress:
@@ -118,6 +120,15 @@ def lost(address: ServiceAddress) -> str | None:
     if not found.alive():
         return f"the supervisor of service {address.name} (process {found.pid}) is gone. Its logs: {_logs(found)}"
     return None
+
+
+def servers_now(address: ServiceAddress) -> dict[str, bool] | None:
+    """The URLs of the servers that a service has now, False for those that are drained; None where that is unknown: it
+    is on another machine, or gone. Raises OSError when its record can't be read."""
+    if address.servers is not None:
+        return dict.fromkeys(servers_file.read(address.servers)["urls"], True)
+    found = None if address.folder is None else record.read(address.folder)
+    return None if found is None else {each.url: each.state != "draining" for each in found.replicas}
 
 
 def _logs(found: record.ServiceRecord) -> str:

@@ -56,12 +56,14 @@ def settings(args: argparse.Namespace, *, elsewhere: bool = False) -> ServiceSet
         replicas=args.replicas,
         tensor_parallel=args.tensor_parallel,
         devices=() if kind == "cpu" or elsewhere else _devices(args),
+        visible_devices=0 if kind == "cpu" or elsewhere else devices.count(),
         transport=_transport(args, kind, same_host=is_loopback(args.host) and not elsewhere),
         worker_extension=WORKER_EXTENSION,
         adapters=args.adapters,
         adapter_rank=args.adapter_rank,
         host=args.host,
         port=args.port,
+        gateway=args.gateway,
         max_restarts=args.max_restarts,
         extra_arguments=tuple(args.vllm),
     )
@@ -147,6 +149,7 @@ def _context(folder: Path) -> int:
 
 def _welcome(address: ServiceAddress, settings: ServiceSettings) -> str:
     lines = [f"service {address.name} serves {address.model}", *(f"  {url}" for url in address.urls)]
+    lines += [f"  gateway: {address.gateway}"] if address.gateway else []
     where = "on this machine" if settings.loopback else "here, or from another machine by these URLs and the API key"
     lines.append(f"train with it {where}; ascent serve --status shows it, ascent serve --stop {address.name} ends it")
     return "\n".join(lines)

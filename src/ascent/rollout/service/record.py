@@ -1,9 +1,10 @@
 """What a service writes about itself: one folder per service, for its user alone. Standard library only.
 
 $XDG_RUNTIME_DIR/ascent/serve/NAME/   or   ~/.cache/ascent/serve/NAME/
-    service.json     who, what, where, in which state (`ascent.service/2`), replaced by rename
+    service.json     who, what, where, in which state (`ascent.service/3`), replaced by rename
     token            what the servers read their token from
     settings.json    what the supervisor was told
+    scale.json       another number of replicas, until the supervisor has taken it up (`scaling.py`)
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from ascent.rollout.service.processes import start_ticks
 KIND = "ascent.service/"
 # Raised whenever a trainer of one version could not use a service of another: other names of what vLLM loads, other
 # routes of the guard, other fields here. The guard's own status has its number too (`in_vllm/guard.py`).
-SCHEMA = f"{KIND}2"
+SCHEMA = f"{KIND}3"
 RECORD, TOKEN, SETTINGS = "service.json", "token", "settings.json"
 _BEING_MADE_SECONDS = 60.0  # a folder without a record is that of a service that is just starting, or of a failed try
-ReplicaPhase = Literal["starting", "ready", "restarting", "failed"]
+ReplicaPhase = Literal["starting", "ready", "restarting", "draining", "failed"]
 ServicePhase = Literal["starting", "ready", "failed"]
+ScalingPhase = Literal["running", "done", "refused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,16 @@ class ReplicaRecord:
     pid: int | None = None
     restarts: int = 0
     why: str = ""  # of the last restart or failure
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The last change of the number of replicas: who asked is known by `request`, `why` says why not."""
+
+    request: str
+    replicas: int
+    state: ScalingPhase = "running"
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,8 @@ class ServiceRecord:
     state: ServicePhase = "starting"
     why: str = ""
     devices: tuple[str, ...] = ()
+    scaling: Scaling | None = None
+    gateway: ReplicaRecord | None = None
 
     def alive(self) -> bool:
         """Whether the supervisor's process is still there."""
@@ -162,7 +176,14 @@ def read_any(folder: Path) -> ServiceRecord | OtherVersion | None:
         if schema == SCHEMA:
             replicas = tuple(ReplicaRecord(**replica) for replica in values.pop("replicas"))
             devices = tuple(values.pop("devices", ()))
-            return ServiceRecord(replicas=replicas, devices=devices, **values)
+            scaling, gateway = values.pop("scaling", None), values.pop("gateway", None)
+            return ServiceRecord(
+                replicas=replicas,
+                devices=devices,
+                scaling=None if scaling is None else Scaling(**scaling),
+                gateway=None if gateway is None else ReplicaRecord(**gateway),
+                **values,
+            )
         if not str(schema).startswith(KIND):
             return None
         urls = tuple(str(replica["url"]) for replica in values.get("replicas", ()))

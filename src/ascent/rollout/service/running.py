@@ -68,7 +68,7 @@ def running_service(
     record.write_private(folder / record.TOKEN, token + "\n")
     logs = log_folder or logs_folder() / name
     logs.mkdir(parents=True, exist_ok=True)
-    for log in logs.glob("replica-*.log") if log_folder is None else ():
+    for log in (*logs.glob("replica-*.log"), *logs.glob("gateway.log")) if log_folder is None else ():
         log.rename(f"{log}.1")
     owner = {"pid": os.getpid(), "started": start_ticks(os.getpid())}
     for_the_supervisor = {"settings": settings.to_json(), "log_folder": str(logs.absolute()), "owner": owner}
@@ -140,7 +140,8 @@ def stop_service(name: str) -> None:
 def _wait_until_ready(supervisor: subprocess.Popen[bytes], folder: Path) -> ServiceAddress:
     while True:
         found = record.read(folder)
-        failed = [replica for replica in found.replicas if replica.state == "failed"] if found else []
+        gateway = [found.gateway] if found and found.gateway else []
+        failed = [each for each in (*found.replicas, *gateway) if each.state == "failed"] if found else []
         if failed:
             log = failed[0].log
             raise ServiceStartError(f"the server did not start: {failed[0].why}\n  log: {log}", log_text(Path(log)))

@@ -57,6 +57,16 @@ def server_command(settings: ServiceSettings, port: int) -> list[str]:
     return [*command, *settings.extra_arguments]
 
 
+def gateway_command(settings: ServiceSettings, folder: Path, port: int) -> list[str]:
+    """How to start the gateway of the service in this folder."""
+    return [sys.executable, "-m", "ascent.rollout.service.gateway", str(folder), settings.host, str(port)]
+
+
+def gateway_environment(outer: Mapping[str, str]) -> dict[str, str]:
+    """Its environment, from the supervisor's own: it reads the key from the service's folder."""
+    return {name: value for name, value in outer.items() if name not in _REMOVED}
+
+
 def server_environment(
     settings: ServiceSettings, index: int, token_file: Path, outer: Mapping[str, str]
 ) -> dict[str, str]:

@@ -24,7 +24,8 @@ class ServiceSettings:
     `port` 0 picks free ports, otherwise replica i listens on `port + i`. A server without a sign of life for
     `hung_after` (8 times that while it uses the CPU), or whose running requests make no token for `stalled_after`, or
     whose workers still wait for weights `stuck_after` the trainer gave them up or was gone, is restarted; more than
-    `max_restarts` restarts of one server within `restart_window` fail it.
+    `max_restarts` restarts of one server within `restart_window` fail it. A server that the service gives up may finish
+    what it samples for `drain_seconds`.
     """
 
     engine: EngineSettings
@@ -36,12 +37,15 @@ class ServiceSettings:
     worker_extension: str | None = None
     adapters: int = 0  # LoRA adapters that trainings may have at once, each its own; 0: none
     adapter_rank: int = 64  # their largest rank
+    visible_devices: int = 0  # that the service may be given more of; 0: none, or unknown
     host: str = "127.0.0.1"
     port: int = 0
+    gateway: int | None = None  # its port, 0: a free one; None: there is no gateway
     start_timeout: float = 900.0
     hung_after: float = 8.0
     stalled_after: float = 120.0
     stuck_after: float = 10.0
+    drain_seconds: float = 300.0
     max_restarts: int = 5
     restart_window: float = 1800.0
     extra_arguments: tuple[str, ...] = ()  # for vLLM's server, as they are

@@ -26,7 +26,8 @@ class ServiceReport:
     @property
     def good(self) -> bool:
         """Whether every server serves."""
-        return not self.removed and all(replica.state == "ready" for replica in self.record.replicas)
+        gateway = (self.record.gateway,) if self.record.gateway else ()
+        return not self.removed and all(each.state == "ready" for each in (*self.record.replicas, *gateway))
 
     def to_json(self) -> dict[str, Any]:
         """The record without its secrets, and what the servers say."""
@@ -44,6 +45,12 @@ class ServiceReport:
         lines = [f"{found.name}: {state}; {found.model}; process {found.pid}; weights by {found.transport or '-'}"]
         if found.why:
             lines.append(f"  {found.why}")
+        if (gateway := found.gateway) is not None:
+            why = f" ({gateway.why})" if gateway.why else ""
+            lines.append(f"  gateway {gateway.url} {gateway.state}{why}; log: {gateway.log}")
+        if (change := found.scaling) is not None and change.state != "done":
+            why = f": {change.why}" if change.why else ""
+            lines.append(f"  change to {change.replicas} replicas: {change.state}{why}")
         for replica, guard in zip(found.replicas, self.guards, strict=True):
             restarts = f", {replica.restarts} restarts (last: {replica.why})" if replica.restarts else ""
             lines.append(f"  {replica.url} {replica.state}{restarts}")

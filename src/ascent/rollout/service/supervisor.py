@@ -15,19 +15,29 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ascent.errors import InputError
 from ascent.host import open_files
 from ascent.host.keeper import Keeper
 from ascent.rollout.service import record
 from ascent.rollout.service.processes import start_ticks
-from ascent.rollout.service.server_command import server_command, server_environment
+from ascent.rollout.service.scaling import ScaleOrder, scaled, take_order, taken_by_others
+from ascent.rollout.service.server_command import (
+    gateway_command,
+    gateway_environment,
+    server_command,
+    server_environment,
+)
 from ascent.rollout.service.server_process import Endpoint
 from ascent.rollout.service.settings import ServiceSettings, from_json
 from ascent.rollout.service.watch import ReplicaWatch
+
+_GATEWAY_START = 60.0  # seconds
 
 
 class Supervisor:
@@ -39,10 +49,12 @@ class Supervisor:
         """`owner`: pid and start of the process without which the service ends."""
         self._folder, self._settings, self._owner = folder, settings, owner
         self._stop = threading.Event()
+        self._token, self._log_folder = token, log_folder
         self._lock = threading.Lock()
         self._keeper = Keeper()
-        ports = enumerate(_ports(settings))
-        self._watches = [self._watch(index, port, log_folder, token) for index, port in ports]
+        ports = _ports(settings, range(settings.replicas))
+        self._watches = [self._watch(settings, index, port) for index, port in enumerate(ports)]
+        self._gateway = None if settings.gateway is None else self._watch_gateway(settings.gateway)
         self._record = record.ServiceRecord(
             name=folder.name,
             pid=os.getpid(),
@@ -53,19 +65,22 @@ class Supervisor:
             transport=settings.transport,
             settings=settings.to_json(),
             replicas=(),
-            devices=settings.physical_devices(os.environ),
+            devices=self._devices(),
         )
 
     def run(self) -> int:
         """Serve until told to stop; 0 then, 2 when every server failed."""
         self._publish()
-        for watch in self._watches:
+        for watch in self._all():
             watch.start()
         while not self._stop.wait(0.2):
             if self._record.state == "failed" or self._abandoned():
                 break
+            self._scale()
         self._stop.set()
-        for watch in self._watches:
+        for watch in self._all():
+            watch.end()
+        for watch in self._all():
             watch.join()
         self._keeper.close()
         if self._record.state == "failed":
@@ -83,18 +98,93 @@ class Supervisor:
         except OSError:  # too many open files, perhaps; its end of our standard input tells as well
             return False
 
-    def _watch(self, index: int, port: int, log_folder: Path, token: str) -> ReplicaWatch:
-        settings = self._settings
+    def _scale(self) -> None:
+        """Take up an order for another number of replicas, or look how far the last one is."""
+        now = self._record.scaling
+        if now is not None and now.state == "running":
+            return self._go_on_scaling(now)
+        try:
+            order = take_order(self._folder)
+        except (InputError, OSError) as error:
+            _tell(f"an order for another number of replicas can't be read: {error}")
+            return
+        if order is not None:
+            self._begin_to_scale(order)
+
+    def _begin_to_scale(self, order: ScaleOrder) -> None:
+        change = record.Scaling(order.request, order.replicas)
+        try:
+            wanted = scaled(self._settings, order, taken_by_others(self._settings.device_kind, self._folder))
+            new = range(self._settings.replicas, wanted.replicas)
+            ports = _ports(wanted, new)
+            started = [self._watch(wanted, index, port) for index, port in zip(new, ports, strict=True)]
+        except (InputError, OSError) as error:
+            self._scaling(replace(change, state="refused", why=str(error)))
+            return
+        _tell(f"{wanted.replicas} replicas instead of {self._settings.replicas}")
+        self._settings = wanted
+        for watch in self._watches[wanted.replicas :]:
+            watch.leave()
+        with self._lock:
+            self._watches += started
+            both = dict.fromkeys((*self._record.devices, *self._devices()))  # what ends is on its devices until then
+            self._record = replace(self._record, settings=wanted.to_json(), devices=tuple(both))
+        self._scaling(change)
+        for watch in started:
+            watch.start()
+
+    def _go_on_scaling(self, change: record.Scaling) -> None:
+        left = [watch for watch in self._watches[change.replicas :] if not watch.is_alive()]
+        if left:
+            with self._lock:
+                self._watches = [watch for watch in self._watches if watch not in left]
+            self._changed()
+        states = [watch.record.state for watch in self._watches]
+        if len(states) > change.replicas or "starting" in states:
+            return
+        with self._lock:
+            self._record = replace(self._record, devices=self._devices())
+        failed = [watch for watch in self._watches if watch.record.state == "failed"]
+        if failed:
+            why = f"{failed[0].name} failed: {failed[0].record.why}. Its log: {failed[0].record.log}"
+            self._scaling(replace(change, state="failed", why=why))
+        else:
+            self._scaling(replace(change, state="done"))
+
+    def _scaling(self, change: record.Scaling) -> None:
+        with self._lock:
+            self._record = replace(self._record, scaling=change)
+        self._changed()
+
+    def _all(self) -> list[ReplicaWatch]:
+        return [*self._watches, *([self._gateway] if self._gateway else [])]
+
+    def _devices(self) -> tuple[str, ...]:
+        return self._settings.physical_devices(os.environ)
+
+    def _watch(self, settings: ServiceSettings, index: int, port: int) -> ReplicaWatch:
+        environment = server_environment(settings, index, self._folder / record.TOKEN, os.environ)
+        return self._watch_process(settings, server_command(settings, port), environment, port, f"replica {index}")
+
+    def _watch_gateway(self, wanted: int) -> ReplicaWatch:
+        settings = replace(self._settings, start_timeout=_GATEWAY_START)
+        port = wanted or _free_ports(settings.host, 1)[0]
+        command = gateway_command(settings, self._folder, port)
+        return self._watch_process(settings, command, gateway_environment(os.environ), port, "gateway")
+
+    def _watch_process(
+        self, settings: ServiceSettings, command: list[str], environment: dict[str, str], port: int, name: str
+    ) -> ReplicaWatch:
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
         shown = f"[{near}]" if ":" in near else near
+        log = self._log_folder / f"{name.replace(' ', '-')}.log"
         return ReplicaWatch(
             settings,
-            server_command(settings, port),
-            server_environment(settings, index, self._folder / record.TOKEN, os.environ),
-            Endpoint(near, port, token),
-            record.ReplicaRecord(url=f"http://{shown}:{port}", log=str(log_folder / f"replica-{index}.log")),
-            name=f"replica {index}",
-            stop=self._stop,
+            command,
+            environment,
+            Endpoint(near, port, self._token),
+            record.ReplicaRecord(url=f"http://{shown}:{port}", log=str(log)),
+            name=name,
             changed=self._changed,
             tell=_tell,
             group=self._keep,
@@ -103,10 +193,14 @@ class Supervisor:
     def _publish(self) -> None:
         with self._lock:
             replicas = tuple(watch.record for watch in self._watches)
+            gateway = self._gateway.record if self._gateway else None
             states = {replica.state for replica in replicas}
-            state: Any = "failed" if states == {"failed"} else "starting" if "starting" in states else "ready"
+            state: Any = "failed" if states == {"failed"} else "ready"
+            still = states | ({gateway.state} if gateway else set())
+            if "starting" in still and self._record.state == "starting":  # once it was ready, more may come
+                state = "starting"
             why = next((replica.why for replica in replicas if replica.state == "failed"), "")
-            self._record = replace(self._record, replicas=replicas, state=state, why=why)
+            self._record = replace(self._record, replicas=replicas, gateway=gateway, state=state, why=why)
             record.write(self._folder, self._record)
 
     def _changed(self) -> None:
@@ -120,15 +214,19 @@ class Supervisor:
             self._keeper.tell(sign, group)
 
 
-def _ports(settings: ServiceSettings) -> list[int]:
-    """The ports of the replicas; free ones are found by asking the system for all of them at once."""
+def _ports(settings: ServiceSettings, indices: Sequence[int]) -> list[int]:
+    """The ports of these replicas; free ones are found by asking the system for all of them at once."""
     if settings.port:
-        return [settings.port + index for index in range(settings.replicas)]
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return [settings.port + index for index in indices]
+    return _free_ports(settings.host, len(indices))
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket(family)) for _ in range(settings.replicas)]
+        probes = [stack.enter_context(socket.socket(family)) for _ in range(count)]
         for probe in probes:
-            probe.bind((settings.host, 0))
+            probe.bind((host, 0))
         return [int(probe.getsockname()[1]) for probe in probes]
 
 

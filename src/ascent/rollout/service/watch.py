@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ascent.host.open_files import own_shortage
 from ascent.rollout.service.metrics import EngineMetrics
@@ -22,11 +22,12 @@ from ascent.rollout.service.settings import ServiceSettings
 T = TypeVar("T")
 _TICK, _PROBE, _STALL_PROBE, _TELL = 0.2, 1.0, 10.0, 20.0  # seconds between looks
 _LONGEST_PAUSE = 30.0
+QUIET_SECONDS = 3.0  # without work before a drained server ends: trainings have noticed by then
 _BUSY_SHARE, _BUSY_PATIENCE = 0.2, 8.0  # a silent server that uses so much of a core is given so many times longer
 
 
 class ReplicaWatch(threading.Thread):
-    """Watches one server until `stop` is set or the server failed for good; `record` says how it is.
+    """Watches one server until it is told to end it or the server failed for good; `record` says how it is.
 
     `changed` is called after every change of `record`, `tell` with sentences for people, `group` with `+` or `-` and
     the process group of a server that was started or is gone.
@@ -41,7 +42,6 @@ class ReplicaWatch(threading.Thread):
         record: ReplicaRecord,
         *,
         name: str,
-        stop: threading.Event,
         changed: Callable[[], None],
         tell: Callable[[str], None],
         group: Callable[[str, int], None],
@@ -49,10 +49,22 @@ class ReplicaWatch(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.record = record
         self._settings, self._command, self._environment = settings, command, environment
-        self._endpoint, self._stop_event = endpoint, stop
+        self._endpoint = endpoint
+        self._stop_event, self._leaving = threading.Event(), threading.Event()
         self._changed, self._tell, self._group = changed, tell, group
         self._restarts: list[float] = []
         self._blind = False
+
+    def end(self) -> None:
+        """Have the server and this thread end. Returns at once."""
+        self._leaving.set()
+        self._stop_event.set()
+
+    def leave(self) -> None:
+        """The same, after the server has finished what it is sampling (`drain_seconds` of the settings at most)."""
+        self._leaving.set()
+        if self.record.state != "ready":
+            self._stop_event.set()
 
     def run(self) -> None:
         """Until the service stops or this server fails for good."""
@@ -77,12 +89,12 @@ class ReplicaWatch(threading.Thread):
                 self._set(state="ready")
                 self._tell(f"{self.name}: ready at {self.record.url} after {_age(server):.0f} s")
                 why = self._watch(server)
-            again = why is not None and served and self._may_restart()
+            again = why is not None and served and not self._leaving.is_set() and self._may_restart()
             if why is not None and again:
                 self._note_restart(why)
             server.end(0.0 if why else 10.0)
             self._group("-", server.pid)
-            if why is not None and not again and not self._stop_event.is_set():
+            if why is not None and not again and not self._leaving.is_set():
                 self._fail(why, served)
             if not again:
                 return
@@ -115,6 +127,9 @@ class ReplicaWatch(threading.Thread):
         while not self._stop_event.wait(_TICK):
             if (ended := _ended(server)) is not None:
                 return ended
+            if self._leaving.is_set():
+                self._tell(f"{self.name}: {self._drain(server)}")
+                return None
             now = time.monotonic()
             if now - probed_at < _PROBE:
                 continue
@@ -136,6 +151,24 @@ class ReplicaWatch(threading.Thread):
                 if guard.get("stuck_seconds", 0.0) > self._settings.stuck_after:
                     return "its workers wait for weights that won't come: the trainer gave them up, or is gone"
         return None
+
+    def _drain(self, server: ServerProcess) -> str:
+        """Until nothing is sampled any more, and no weights are on their way; why that is over."""
+        self._set(state="draining")
+        self._tell(f"{self.name}: drained: it takes nothing new")
+        began = busy_at = time.monotonic()
+        while not self._stop_event.wait(_TICK):
+            if (ended := _ended(server)) is not None:
+                return ended
+            guard = self._asked(lambda: self._endpoint.guard(3.0))
+            now = time.monotonic()
+            if guard is None or _at_work(guard):
+                busy_at = now
+            if now - busy_at > QUIET_SECONDS:
+                return "nothing is sampled any more"
+            if now - began > self._settings.drain_seconds:
+                return f"what it still samples after {self._settings.drain_seconds:g} s is broken off"
+        return "the service ends"
 
     def _asked(self, ask: Callable[[], T]) -> T | None:
         """What a server answers; None for no answer, also when this process lacks what it takes to ask (`_blind`)."""
@@ -219,6 +252,12 @@ def _ended(server: ServerProcess) -> str | None:
     if code < 0:
         return f"process {server.pid} was killed by {signal.Signals(-code).name}"
     return f"process {server.pid} ended with code {code}"
+
+
+def _at_work(guard: Mapping[str, Any]) -> bool:
+    """Whether a server samples, or is being given weights: other servers may wait for it in the same collective."""
+    states = [guard["weights"]["state"], *(each["weights"]["state"] for each in guard["adapters"])]
+    return bool(guard["running"]) or "updating" in states
 
 
 def _age(server: ServerProcess) -> float:

@@ -14,19 +14,20 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ascent import devices
 from ascent.errors import InputError
 from ascent.rollout.engine import EngineLostError, ServerMemoryError
 from ascent.rollout.engines.served.http_thread import NO_CONNECTION, OWN_SHORTAGE, Answer
 from ascent.rollout.engines.served.jobs import BrokenAnswerError, Job
+from ascent.rollout.engines.served.members import Member, followed
 from ascent.rollout.engines.served.replica import Replica, ReplicaStatus
 from ascent.rollout.weights.control import ServerCallError
 from ascent.types import Completion
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOOK_SECONDS, HURRY_SECONDS = 1.0, 0.2  # between two looks at a server; in a hurry while completions wait for one
 MISSES = 2  # looks without an answer in STATUS_SECONDS, after which a server's completions go elsewhere
@@ -39,62 +40,32 @@ _REFUSED = 409
 _SAMPLED_AT_ONCE, _QUEUED = 128, 2  # completions, of a server that doesn't tell; times that many
 
 
-@dataclass(eq=False, slots=True)
-class Member:
-    """A server, as the dispatcher sees it."""
-
-    replica: Replica
-    incarnation: str = ""
-    heard_at: float = 0.0  # when it last answered; 0: it is not reachable
-    held: bool = False
-    looked: bool = False  # whether it was looked at at all
-    taken_at: float | None = None  # since when another has it
-    misses: int = 0
-    answers: int = 0  # to sampling requests, whatever they said: signs of life
-    flights: dict[asyncio.Task[float | None], Job] = field(default_factory=dict)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)  # look at once
-
-    @property
-    def up(self) -> bool:
-        """Whether it answers and is ours."""
-        return self.heard_at > 0 and self.held
-
-    def has(self, version: int | None) -> bool:
-        """Whether it can sample with the weights of `version`."""
-        status = self.replica.status
-        return self.up and status is not None and status.weights == "ready" and status.version == version
-
-    @property
-    def outstanding(self) -> int:
-        """Tokens that it may still have to read and sample."""
-        return sum(job.tokens for job in self.flights.values())
-
-
 class Dispatcher:
     """Sends jobs to the servers of one service. `outcomes` receives each Completion once, or the exception that ends
     sampling.
 
     With a `holder` the servers are taken and kept in its name, otherwise they are held by another process of the same
-    training. `lost` says why the service won't come back, None while it may; `where` the servers' URLs, in their order,
-    if they can move.
+    training. `lost` says why the service won't come back, None while it may; `urls` which servers it has now and which
+    of them it drains (False), None where that is unknown; `make` a server's ControlPlane.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
+        make: Callable[[str], Replica],
+        urls: Callable[[], Mapping[str, bool] | None],
         holder: Mapping[str, Any] | None,
         lost: Callable[[], str | None],
         patience: float,
-        where: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self.members = [Member(replica) for replica in replicas]
         self.outcomes: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
         self.version: int | None = None  # that is sampled with; None: nothing is
         self.failure: Exception | None = None
-        self._holder, self._lost, self._patience, self._where = holder, lost, patience, where
+        self._make, self._urls = make, urls
+        self._holder, self._lost, self._patience = holder, lost, patience
         self._waiting: deque[Job] = deque()
         self._up_at = time.monotonic()
-        self._most = max(1, min(member.replica.room for member in self.members) // len(self.members))
         self._room = self._most  # connections to each server
         self._shortages = 0  # since the last completion
         self._pauses: set[asyncio.Task[None]] = set()
@@ -141,6 +112,11 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _most(self) -> int:
+        """Connections to each server, when this process lacks nothing."""
+        return max(1, min(member.replica.room for member in self.members) // len(self.members))
 
     def in_flight(self) -> int:
         """How many completions servers are sampling."""
@@ -294,7 +270,7 @@ class Dispatcher:
 
     async def _look_after(self, member: Member) -> None:
         """Keep the hold on one server, and notice when it goes away or comes back as another."""
-        while self.failure is None:
+        while self.failure is None and member in self.members:
             answers = member.answers
             try:
                 self._heard(member, await self._ask(member))
@@ -366,11 +342,26 @@ class Dispatcher:
         for flight in list(member.flights):
             flight.cancel()
 
+    def _follow(self) -> None:
+        """Take in servers that the service was given, and leave out those that it drains."""
+        urls = self._read_service(self._urls)
+        if not urls:
+            return
+        before, self.members = self.members, followed(self.members, urls, self._make)
+        for member in before:
+            if member not in self.members:
+                self._not_reachable(member)
+        for member in self.members:
+            if member not in before:
+                _log.info("%s is new; it samples with the next weights", member.replica.url)
+                self._tasks.append(asyncio.ensure_future(self._look_after(member)))
+                self._tasks[-1].add_done_callback(self._no_error)
+
     async def _watch_service(self) -> None:
-        """End sampling when the service won't come back."""
+        """Follow the service's servers, and end sampling when the service won't come back."""
         while self.failure is None:
             self._follow()
-            if (why := self._lost_for_good()) is not None:
+            if (why := self._read_service(self._lost)) is not None:
                 self._fail(EngineLostError(why))
             elif time.monotonic() - self._up_at > self._patience:
                 urls = ", ".join(member.replica.url for member in self.members)
@@ -379,19 +370,9 @@ class Dispatcher:
                 self._room = min(self._most, self._room + max(1, self._room // 8))
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _follow(self) -> None:
-        """Ask a server that has moved where it is now. It comes back as another, without the weights."""
-        urls = () if self._where is None else self._where()
-        for member, url in zip(self.members, urls, strict=False):
-            if url and url != member.replica.url:
-                _log.warning("%s is at %s now", member.replica.url, url)
-                self._not_reachable(member)
-                member.replica.move(url)
-                member.wake.set()
-
-    def _lost_for_good(self) -> str | None:
+    def _read_service(self, read: Callable[[], T | None]) -> T | None:
         try:
-            return self._lost()
+            return read()
         except OSError as error:  # such as too many open files, which says nothing about the service
             _log.warning("can't see how the service is: %s", error)
             return None

@@ -29,8 +29,7 @@ from ascent.rollout.engines.served.jobs import jobs_of
 from ascent.rollout.engines.served.replica import Replica, take_all, this_process
 from ascent.rollout.engines.served.statistics import ServerStatistics
 from ascent.rollout.engines.served.weight_failures import why_none_got_them
-from ascent.rollout.service import servers_file
-from ascent.rollout.service.address import ServiceAddress, lost
+from ascent.rollout.service.address import ServiceAddress, lost, servers_now
 from ascent.rollout.weights.control import NoServerReachedError, ServerCallError, WeightDelivery
 from ascent.types import Completion, EngineStats, RolloutRequest, Sampling
 
@@ -85,21 +84,29 @@ class ServedEngine:
             address = replace(address, folder=None)  # another machine's, told by the process that took the service
         self._address, self._delivery = address, delivery
         self._http = HttpThread()
-        self._replicas = [Replica(url, address.token, self.hold, self._http, adapter) for url in address.urls]
+
+        def replica(url: str) -> Replica:
+            return Replica(url, address.token, self.hold, self._http, adapter)
+
+        replicas = [replica(url) for url in address.urls]
         self._unfinished = 0
         self.weights_seconds = 0.0  # that bringing weights to the servers took, in all
         holder = this_process(holder_name) if sends_weights else None
         try:
-            self._connect(holder, connect_seconds)
+            self._connect(replicas, holder, connect_seconds)
         except BaseException:
             self._http.close()
             raise
         self._sends_weights = sends_weights
-        file = address.servers
-        where = None if file is None else lambda: servers_file.read(file)["urls"]
-        self._dispatcher = Dispatcher(self._replicas, holder, lambda: lost(address), patience, where)
-        self._statistics = ServerStatistics(self._http, self._replicas)
+        self._dispatcher = Dispatcher(
+            replicas, replica, lambda: servers_now(address), holder, lambda: lost(address), patience
+        )
+        self._statistics = ServerStatistics(self._http, lambda: self._replicas)
         self._http.run(self._start())
+
+    @property
+    def _replicas(self) -> list[Replica]:
+        return [member.replica for member in self._dispatcher.members]
 
     async def _start(self) -> None:
         self._dispatcher.start()
@@ -224,10 +231,10 @@ class ServedEngine:
                     "Further settings of the engine come from trainer.generation_kwargs.",
                 )
 
-    def _connect(self, holder: dict[str, object] | None, seconds: float) -> None:
+    def _connect(self, replicas: list[Replica], holder: dict[str, object] | None, seconds: float) -> None:
         async def hear() -> None:
             until = time.monotonic() + seconds
-            for replica in itertools.cycle(self._replicas):
+            for replica in itertools.cycle(replicas):
                 try:
                     await replica.hear()
                     return
@@ -237,7 +244,7 @@ class ServedEngine:
                 await asyncio.sleep(_POLL_SECONDS)
 
         try:
-            self._http.run(hear() if holder is None else take_all(self._replicas, holder, seconds))
+            self._http.run(hear() if holder is None else take_all(replicas, holder, seconds))
         except ServerCallError as error:
             if error.code == "held":
                 raise InputError(

@@ -55,10 +55,6 @@ class Replica:
         """See ControlPlane."""
         return self._url
 
-    def move(self, url: str) -> None:
-        """The server is at another URL from now on."""
-        self._url = url
-
     @property
     def room(self) -> int:
         """How many requests of this process may be under way at once, to all servers together."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ascent.rollout.engines.counter import EngineCounter
 from ascent.rollout.engines.served.http_thread import HttpThread
@@ -20,7 +20,7 @@ _SCRAPE_SECONDS, _FIRST_LOOK_SECONDS = 1.0, 0.15
 class ServerStatistics:
     """Figures since the last `take`: of completions from this trainer's side, the rest summed over the servers."""
 
-    def __init__(self, http: HttpThread, replicas: Sequence[Replica]) -> None:
+    def __init__(self, http: HttpThread, replicas: Callable[[], Sequence[Replica]]) -> None:
         self._http, self._replicas = http, replicas
         self._counter = EngineCounter()
         self._busy_since: float | None = None
@@ -78,7 +78,7 @@ class ServerStatistics:
 
     async def _read_all(self) -> None:
         async with self._reading:  # answers must not overtake each other
-            now = await asyncio.gather(*(self._read(replica) for replica in self._replicas))
+            now = await asyncio.gather(*(self._read(replica) for replica in self._replicas()))
         seen = [metrics for metrics in now if metrics is not None]
         if seen:
             counter = self._counter
