@@ -84,7 +84,14 @@ def model_config_of(folder: Path) -> Mapping[str, Any] | None:
 
 
 def accelerator_of(run: Path) -> str | None:
-    """The kind of device that a run trains on, such as `cpu`, as its environment.json says; None where it doesn't."""
+    """The kind of device that a run trains on, such as `cpu`: what its attempts.jsonl says of a cluster's machines, else
+    what its environment.json says of the machine that started it; None where neither says."""
+    try:
+        newest = json.loads((run / "attempts.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+        if newest["accelerator"] is not None:
+            return str(newest["accelerator"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        pass  # attempts weren't counted
     try:
         content = json.loads((run / "environment.json").read_text(encoding="utf-8"))
         return str(content["environment"]["accelerator"])

@@ -142,7 +142,7 @@ class Driver:
         layout = self._place()
         self._check_shared()
         nodes = [held.node.address for held in self._training]
-        number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes)
+        number = attempts.begin(self.run.path, why=why, ranks=layout.ranks, nodes=nodes, accelerator=layout.kind)
         self._tell(layout, number)
         environment = self._judges | ({} if self._servers is None else self._servers.variables())
         overrides = same_batch(self._settings, self._wanted.ranks, layout.ranks)

@@ -43,8 +43,8 @@ def serve(settings: ServiceSettings, args: argparse.Namespace) -> int:
         )
     section, name = ClusterSection(address=args.cluster), args.name or name_for(Path(args.model).name)
     folder = (args.logs or logs_folder() / name).absolute()
-    signal.signal(signal.SIGTERM, _interrupt)
     with connected(section) as cluster, ExitStack() as stack:
+        signal.signal(signal.SIGTERM, _interrupt)  # once connected: Ray sets a handler of its own
         members = Membership(cluster)
         stack.callback(members.close)
         placement = Placement(members, section, time.sleep)

@@ -23,10 +23,13 @@ class StaleAttemptError(InputError):
     """This process belongs to an attempt that isn't the newest: it must write nothing more."""
 
 
-def begin(run: Path, *, why: str = "", ranks: int = 0, nodes: Sequence[str] = ()) -> int:
+def begin(
+    run: Path, *, why: str = "", ranks: int = 0, nodes: Sequence[str] = (), accelerator: str | None = None
+) -> int:
     """Begin the next attempt, after which processes of older ones write nothing; its number, from 1 on.
 
-    `why`: what ended the one before; `ranks` and `nodes`: with and on which this one trains.
+    `why`: what ended the one before; `ranks` and `nodes`: with and on which this one trains; `accelerator`: the nodes'
+    kind of device, where they are others than the machine that starts it.
     """
     number = latest(run) + 1
     line = {
@@ -35,6 +38,7 @@ def begin(run: Path, *, why: str = "", ranks: int = 0, nodes: Sequence[str] = ()
         "why": why,
         "ranks": ranks,
         "nodes": list(nodes),
+        "accelerator": accelerator,
     }
     with open(run / FILE, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
