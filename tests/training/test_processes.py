@@ -28,7 +28,7 @@ from pathlib import Path
 from ascent.training.launch import worker
 from ascent.training.launch.stop_file import stop_file, stopped_mark
 
-def work(run, *, resume, debug, overrides):
+def work(run, *, resume, debug, overrides, do):
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # as a data loader does
     (run / f"pids-{os.environ['RANK']}.tmp").write_text(f"{os.getppid()} {os.getpid()} {left.pid}")
     (run / f"pids-{os.environ['RANK']}.tmp").rename(run / f"pids-{os.environ['RANK']}")

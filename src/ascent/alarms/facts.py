@@ -84,8 +84,8 @@ def model_config_of(folder: Path) -> Mapping[str, Any] | None:
 
 
 def accelerator_of(run: Path) -> str | None:
-    """The kind of device that a run trains on, such as `cpu`: what its attempts.jsonl says of a cluster's machines, else
-    what its environment.json says of the machine that started it; None where neither says."""
+    """The kind of device that a run trains on, such as `cpu`: what its attempts.jsonl says of a cluster's machines,
+    else what its environment.json says of the machine that started it; None where neither says."""
     try:
         newest = json.loads((run / "attempts.jsonl").read_text(encoding="utf-8").splitlines()[-1])
         if newest["accelerator"] is not None:
