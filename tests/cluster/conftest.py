@@ -112,3 +112,10 @@ def ray_cluster(softnpu: Callable[..., dict[str, str]]) -> Iterator[FakeCluster]
     """The cluster of the session."""
     with own_cluster(softnpu) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _settled(request: pytest.FixtureRequest) -> None:
+    """No test begins while Ray still holds a node for alive that the one before has removed."""
+    if "ray_cluster" in request.fixturenames:
+        request.getfixturevalue("ray_cluster").ray_cluster.wait_for_nodes(timeout=60)
