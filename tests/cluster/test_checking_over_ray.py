@@ -43,7 +43,7 @@ def test_a_good_cluster_is_right(
     assert report["nodes"][1]["versions"]["ray"] == report["nodes"][0]["versions"]["ray"]
     levels = {each["rule"]: each["level"] for each in report["findings"] if each["rule"].startswith("A9")}
     may_be_of_this_machine = {"A907"} | ({"A909"} if os.getpriority(os.PRIO_PROCESS, 0) else set())
-    expected = {"A901", "A902", "A903", "A905", "A906", "A907", "A908", "A909", "A910", "A911", "A912", "A913"}
+    expected = {"A901", "A902", "A903", "A905", "A906", "A907", "A908", "A909", "A910", "A911", "A912", "A913", "A914"}
     assert set(levels) == expected
     assert {rule for rule, level in levels.items() if level != "ok"} <= may_be_of_this_machine, said.err
     assert "4 nodes" in said.err

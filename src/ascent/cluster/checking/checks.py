@@ -13,7 +13,7 @@ from ascent.cluster.checking.comparing import clocks, compare
 from ascent.cluster.checking.node_report import NodeReport, Question
 from ascent.cluster.checking.probes import Probes, probes
 from ascent.cluster.checking.shared_folder import check_shared
-from ascent.cluster.checking.trying import check_all_reduce, check_neighbours
+from ascent.cluster.checking.trying import check_all_reduce, check_delivery, check_neighbours
 from ascent.cluster.connection import Cluster, connected
 from ascent.cluster.labels import labelled
 from ascent.cluster.nodes import in_order
@@ -76,7 +76,8 @@ def check(asked: Asked, *, everything: bool = False) -> CheckReport:
         reports, found = _look(there, cluster, asked, whole_model=True)
         found += clocks(there.clocks())
         neighbours, ports = check_neighbours(there, port_range(asked.section.ports))
-        found += neighbours + check_all_reduce(there, reports, ports, asked.section.interface)
+        found += neighbours + check_delivery(there, reports)
+        found += check_all_reduce(there, reports, ports, asked.section.interface)
         return CheckReport(cluster.address, tuple(reports), tuple(by_severity(found)), everything)
 
 

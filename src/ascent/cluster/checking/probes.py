@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ascent.cluster.checking import node_report, reaching, shared_folder
+from ascent.cluster.checking import node_report, one_chunk, reaching, shared_folder
 from ascent.cluster.checking.looking import look
 from ascent.cluster.checking.node_report import NodeReport, Question
 from ascent.cluster.nodes import Node
@@ -27,6 +27,7 @@ class Probe:
     def __init__(self, node: Mapping[str, Any], label: str) -> None:
         self._node, self._label = Node(**node), label
         self._listener: reaching.Listener | None = None
+        self._giver: one_chunk.Giver | None = None
 
     def look(self, question: Mapping[str, Any]) -> str:
         """A `NodeReport` as text."""
@@ -51,6 +52,27 @@ class Probe:
     def reach(self, address: str, port: int, word: str) -> str:
         """See `reaching.reach`."""
         return reaching.reach(address, port, word)
+
+    def give(self) -> str:
+        """Where it gives out a chunk from now on, as JSON, or why it can't."""
+        try:
+            self._giver = one_chunk.Giver(self._node.address)
+        except OSError as error:
+            return json.dumps({"error": str(error)})
+        return json.dumps({"source": self._giver.source, "token": self._giver.token, "sha256": self._giver.sha256})
+
+    def take(self, source: str, token: str) -> str:
+        """What came of a chunk that another node gives out, as JSON."""
+        try:
+            sha256, seconds = one_chunk.take(source, token)
+        except OSError as error:
+            return json.dumps({"error": str(error)})
+        return json.dumps({"sha256": sha256, "seconds": seconds})
+
+    def stop_giving(self) -> None:
+        """Give out no more."""
+        if self._giver is not None:
+            self._giver.close()
 
     def run_rank(self, rank: int, world: int, address: str, port: int, interface: str) -> str:
         """The all-reduce of doctor's smoke test, as one of `world` processes on several nodes: its result as JSON. It
@@ -135,6 +157,21 @@ class Probes:
         }
         answers, faults = _answers(calls, 60.0)
         return answers | faults
+
+    def deliver(self, giver: str, taker: str) -> dict[str, Any]:
+        """One chunk of one node, fetched by another: `seconds`, or `error`."""
+        import ray
+
+        given, faults = _answers({giver: self._actors[giver].give.remote()}, 60.0)
+        offer: dict[str, Any] = json.loads(given[giver]) if given else {"error": faults[giver]}
+        if "error" in offer:
+            return offer
+        taken, faults = _answers({taker: self._actors[taker].take.remote(offer["source"], offer["token"])}, 60.0)
+        ray.wait([self._actors[giver].stop_giving.remote()], timeout=10.0)
+        came: dict[str, Any] = json.loads(taken[taker]) if taken else {"error": faults[taker]}
+        if "error" not in came and came["sha256"] != offer["sha256"]:
+            return {"error": "other bytes came than were sent"}
+        return came
 
     def run_ranks(self, labels: Sequence[str], port: int, interfaces: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """The results of a rank on each of the nodes, that meet at the first one's `port`."""

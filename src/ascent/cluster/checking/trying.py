@@ -1,4 +1,4 @@
-"""What the nodes do together when a cluster is checked: reach each other, and one all-reduce."""
+"""What the nodes do together when a cluster is checked: reach each other, one all-reduce, one delivery of weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ascent.cluster.checking.probes import Probes
 from ascent.cluster.ports import shown
 from ascent.environment import Finding, smoke
 from ascent.environment.rules import found
+from ascent.rollout.weights.transports.filling import DEFAULT_CHUNK_BYTES
 
 
 def check_neighbours(probes: Probes, ports: range) -> tuple[list[Finding], dict[str, int]]:
@@ -49,6 +50,22 @@ def check_all_reduce(
         return [found("A913", "note", f"no all-reduce was tried: see A905 of {named(missing)}", mend=())]
     results = probes.run_ranks(pair, ports[pair[0]], interfaces)
     return [_outcome(pair, results)]
+
+
+def check_delivery(probes: Probes, reports: Sequence[NodeReport]) -> list[Finding]:
+    """A914: one chunk of weights from the first node to the second, as the transport `http` brings them."""
+    nodes = [report.node for report in reports]
+    if len(nodes) < 2:
+        return [found("A914", "note", "one node alone: no delivery to another", mend=())]
+    pair = nodes[:2]
+    came = probes.deliver(*pair)
+    if "error" in came:
+        return [found("A914", "error", f"{pair[1]} gets no weights from {pair[0]}", evidence=[str(came["error"])])]
+    speed = DEFAULT_CHUNK_BYTES / 2**20 / came["seconds"]
+    said = (
+        f"{named(pair)}: {DEFAULT_CHUNK_BYTES // 2**20} MiB of weights in {came['seconds']:.2f} s ({speed:.0f} MiB/s)"
+    )
+    return [found("A914", "ok", said)]
 
 
 def holder_of(report: NodeReport) -> str:
